@@ -1,5 +1,5 @@
-// Describes a tensor along one axis, as [outer, length, inner]. Work is divided into tiles of neighbouring columns, which are read row by
-// row.
+// Describes a tensor along one axis as [outer, length, inner]. Parallel loops take tiles of neighboring columns of `inner`, which they read
+// row by row.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,8 @@ struct AxisRows {
 
   static constexpr int64_t kTile = 64;
 
-  /// Calls fn(offset, columns) in parallel for tiles of at most kTile columns: element i of column j is at offset + i * inner + j.
+  /// Divides the tensor into tiles of at most kTile columns and calls fn(offset, columns) for each in parallel. In a tile, element i of
+  /// column j is at offset + i * inner + j.
   template <typename Fn>
   void for_each_tile(ThreadPool* pool, Fn&& fn) const {
     int64_t tiles_per_row = (inner + kTile - 1) / kTile;
@@ -35,10 +36,10 @@ struct AxisRows {
   }
 };
 
-/// Returns the rows of a CumSum or CumProd. @throws Error(invalid_argument) if the axis is not a single number
+/// Returns the [outer, length, inner] form of a CumSum or CumProd. @throws Error(invalid_argument) if the axis is not a single number
 AxisRows cumulative_rows(const BindContext& c);
 
-/// Returns the rows of an ArgMax or ArgMin. @throws Error(invalid_argument) if they are empty
+/// Returns the [outer, length, inner] form of an ArgMax or ArgMin. @throws Error(invalid_argument) if the axis is empty
 AxisRows arg_extreme_rows(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -1,4 +1,4 @@
-// Implements BroadcastGrad of the treadle domain: the gradient of broadcasting, if only the run determines the shapes.
+// Implements BroadcastGrad of the treadle domain: it sums a gradient over broadcast axes that are known only during the run.
 #include "ops/math/broadcast_gradient.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ void infer_broadcast_grad(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// Computes dX = dY, summed over the axes that X does not have and over those where X has extent 1.
+// Computes dX by summing dY over the axes that X lacks and over those where X has extent 1.
 template <typename T>
 struct BroadcastGrad {
   kernels::ReducePlan plan;

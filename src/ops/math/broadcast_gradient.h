@@ -1,4 +1,4 @@
-// The axes over which BroadcastGrad sums, for kernels of every device.
+// Finds the axes over which BroadcastGrad sums. Kernels of all devices use this function.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace treadle::ops {
 
-/// The axes of `wide` along which `narrow` was broadcast to it, a bit each. @throws Error(invalid_argument) if it cannot have been
+/// Returns a bit mask of the axes along which `narrow` was broadcast to the shape `wide`.
+/// @throws Error(invalid_argument) if `narrow` does not broadcast to `wide`
 uint32_t broadcast_axes(const Shape& wide, const Shape& narrow);
 
 }  // namespace treadle::ops

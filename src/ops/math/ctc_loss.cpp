@@ -1,6 +1,6 @@
-// Implements CtcLoss and its gradient, operators of the treadle domain. The loss is minus the log-probability of all alignments of a label
-// sequence to the time steps (Graves et al. 2006), computed by a forward and a backward pass over states. The mean is PyTorch's: each
-// sample's loss is divided by the number of its labels.
+// Implements CtcLoss and its gradient, operators of the treadle domain. The loss is minus the log of the probability that any alignment of
+// the labels to the time steps occurs (Graves et al. 2006); a forward and a backward pass over states compute it. As in PyTorch, the mean
+// divides each sample's loss by the number of its labels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,14 +45,14 @@ double add_logarithms(double a, double b) {
   return smaller == kNever ? larger : larger + std::log1p(std::exp(smaller - larger));
 }
 
-/// Computes one sample. L labels have 2 L + 1 states: a blank before, between and after the labels.
+/// The alignments of one sample. L labels have 2 L + 1 states: the labels, with blanks before, between and after them.
 template <typename T>
 class Alignments {
  public:
   Alignments(const T* scores, std::vector<int64_t> states, int64_t steps, int64_t classes)
       : scores_(scores), states_(std::move(states)), steps_(steps), classes_(classes), count_(static_cast<int64_t>(states_.size())) {}
 
-  /// Returns the log-probability of all alignments together.
+  /// Returns the logarithm of the summed probabilities of all alignments.
   double forward() {
     alpha_.assign(static_cast<size_t>(steps_ * count_), kNever);
     at(0, 0) = score(0, 0);
@@ -67,7 +67,7 @@ class Alignments {
     return count_ > 1 ? add_logarithms(at(steps_ - 1, count_ - 1), at(steps_ - 1, count_ - 2)) : at(steps_ - 1, 0);
   }
 
-  /// Adds `factor` times the probability of each class at each step to `out`. @pre forward() has run
+  /// Adds to `out`, for each step and class, `factor` times the probability of that class at that step. @pre forward() has run
   void add_occupancy(double total, double factor, T* out) {
     std::vector<double> beta(static_cast<size_t>(count_), kNever), next;
     beta.back() = 0;
@@ -90,7 +90,7 @@ class Alignments {
  private:
   double& at(int64_t t, int64_t s) { return alpha_[static_cast<size_t>(t * count_ + s)]; }
   double score(int64_t t, int64_t s) const { return static_cast<double>(scores_[t * classes_ + states_[static_cast<size_t>(s)]]); }
-  /// Returns true if a path may skip the blank between two labels, which is allowed unless the labels are equal.
+  /// Returns true if a path may go to state s directly from state s - 2. It may skip a blank, but only between two different labels.
   bool skips(int64_t s) const { return s > 1 && s % 2 == 1 && states_[static_cast<size_t>(s)] != states_[static_cast<size_t>(s) - 2]; }
 
   const T* scores_;
@@ -120,8 +120,8 @@ struct Form {
     return form;
   }
 
-  /// Returns the CTC states of a sample: its labels with blanks between them. Labels end at the first that is negative or equals the
-  /// padding.
+  /// Returns the CTC states of a sample: its labels with blanks before, between and after them. The list of labels ends before the first
+  /// one that is negative or equals the padding value.
   std::vector<int64_t> states(RunContext& c, size_t input, int64_t n) const {
     std::vector<int64_t> found{blank};
     int64_t needed = 0;
@@ -161,7 +161,8 @@ struct CtcLoss {
   }
 };
 
-// Computes d loss / d log-probability[n, t, class] = -(probability of the class at step t) / (number of labels * number of samples).
+// Computes d loss / d log-probability[n, t, class], which is -(probability of the class at step t) / (number of labels * number of
+// samples).
 template <typename T>
 struct CtcLossGrad {
   Form form;

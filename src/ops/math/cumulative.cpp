@@ -29,7 +29,7 @@ struct Cumulative {
 
   static Cumulative bind(BindContext& c) { return {cumulative_rows(c), c.get_int("exclusive") != 0, c.get_int("reverse") != 0}; }
 
-  // Integers are computed unsigned, so that overflow wraps around.
+  // Integers are computed in uint64, because unsigned overflow wraps around and is well defined.
   using C = std::conditional_t<std::is_integral_v<T>, uint64_t, compute_type_t<T>>;
 
   void accumulate_row(const T* in, T* out) const {
@@ -77,8 +77,8 @@ struct CumProd : Cumulative<true, T> {
   static CumProd bind(BindContext& c) { return {Cumulative<true, T>::bind(c)}; }
 };
 
-// Computes the gradient of y_j = prod_{k <= j} x_k: dx_i = (prod_{k < i} x_k) s_i with s_i = dy_i + x_{i + 1} s_{i + 1}; exclusive: s_i =
-// dy_{i + 1} + x_{i + 1} s_{i + 1}. There is no division, so zeros need no special case.
+// Computes the gradient of the running product y_j = prod_{k <= j} x_k: dx_i = (prod_{k < i} x_k) s_i with s_i = dy_i + x_{i + 1} s_{i +
+// 1}; if `exclusive`, s_i = dy_{i + 1} + x_{i + 1} s_{i + 1}. As nothing is divided, zeros in x need no special case.
 template <typename T>
 struct CumProdGrad {
   AxisRows rows;
@@ -122,9 +122,9 @@ struct CumProdGrad {
 
 void infer_cum_prod_grad(InferContext& c) { c.set_output(0, c.input(1)); }
 
-// Writes the gradient in ONNX's operators: dx_i = prod_{k < i} x_k sum_{j >= i} dy_j prod_{i < k <= j} x_k; exclusive: the sum is over j >
-// i, the last product over i < k < j. The positions i become a new last axis; the products between two positions are running products over
-// x with ones before i.
+// Writes the gradient of CumProd as ONNX nodes: dx_i = prod_{k < i} x_k sum_{j >= i} dy_j prod_{i < k <= j} x_k; if `exclusive`, the sum is
+// over j > i and the last product over i < k < j. Index i becomes a new last axis. The last product, for all i and j, is a running product
+// over x with ones up to position i.
 void write_cum_prod_grad(FunctionBody& b) {
   const bool exclusive = b.attributes().get_int("exclusive") != 0;
   const Attributes order{{"reverse", b.attributes().get_int("reverse")}};

@@ -1,5 +1,5 @@
-// Implements Einsum. Equations of two operands are decomposed into transpositions and matrix or elementwise products, longer ones into a
-// chain of such pairs. Direct loops compute equations with diagonals, and integers of 8 and 16 bits.
+// Implements Einsum. An equation of two operands becomes transpositions and one matrix or elementwise product, a longer equation a chain of
+// such pairs. Equations with diagonals, and those of 8-bit and 16-bit integers, are computed by direct loops.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,18 +47,18 @@ void infer_einsum(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Decomposition. From here on, terms are expanded: every axis has its own label.
+// Decomposition. In the functions below, terms have no ellipsis: every axis has its own label.
 
 bool contains(const Term& term, int label) { return std::find(term.begin(), term.end(), label) != term.end(); }
 int64_t place_of(const Term& term, int label) { return std::find(term.begin(), term.end(), label) - term.begin(); }
 
-/// A value whose axes are labelled. Its methods add nodes that rearrange it.
+/// A value of the graph with a label for each axis. The methods add nodes that rearrange the axes.
 struct Labelled {
   Graph* graph;
   NodeId before;
   ValueId value;
   Term labels;
-  std::vector<std::optional<Dim>> extents_of;  ///< by label; nullopt if only the run determines the extent
+  std::vector<std::optional<Dim>> extents_of;  ///< by label; nullopt if unknown before the run
 
   ValueId add(NodeSpec spec) const { return graph->node(graph->add_node(std::move(spec), before)).outputs[0]; }
   ValueId constant(const std::vector<int64_t>& values) const { return graph->add_constant("axes", Tensor::vector<int64_t>(values)); }
@@ -77,7 +77,7 @@ struct Labelled {
     value = add({.op_type = "ReduceSum", .inputs = {value, constant(axes)}, .attributes = {{"keepdims", int64_t{0}}}});
     labels = left;
   }
-  /// Transposes to the order of `wanted`, which has the same labels.
+  /// Transposes the value so that its axes have the order of `wanted`, which contains the same labels.
   void transpose(const Term& wanted) {
     if (labels == wanted) return;
     std::vector<int64_t> perm;
@@ -85,7 +85,7 @@ struct Labelled {
     value = add({.op_type = "Transpose", .inputs = {value}, .attributes = {{"perm", perm}}});
     labels = wanted;
   }
-  /// Adds axes of extent 1 for the labels that are missing. The other labels are already in the order of `wanted`.
+  /// Adds axes of extent 1 for the labels of `wanted` that the value lacks. The labels that it has are already in the order of `wanted`.
   void stretch(const Term& wanted) {
     std::vector<int64_t> axes;
     for (size_t i = 0; i < wanted.size(); ++i)
@@ -93,7 +93,7 @@ struct Labelled {
     if (!axes.empty()) value = add({.op_type = "Unsqueeze", .inputs = {value, constant(axes)}});
     labels = wanted;
   }
-  /// Expands the axis of a label to the extent that it has in `other`.
+  /// Broadcasts the axis with this label to the extent that `other` has for the label.
   void stretch_to(const Labelled& other, int label) {
     std::vector<ValueId> parts;
     auto ones = [&](size_t count) {
@@ -131,14 +131,14 @@ Term operator+(Term a, const Term& b) {
   return a;
 }
 
-/// Makes the extents of the summed labels equal in both operands: an extent of 1 broadcasts to any other.
+/// For each summed label, makes the extents in both operands equal: an extent of 1 is broadcast to the extent in the other operand.
 void match_inner(Labelled& a, Labelled& b, const Term& output) {
   Term summed;
   for (int label : without(intersect(a.labels, b.labels), output)) {
     const auto &one = a.extents_of[static_cast<size_t>(label)], &other = b.extents_of[static_cast<size_t>(label)];
     if (one && other && *one == *other) continue;
     if ((one && one->is_const(1)) || (other && other->is_const(1))) {
-      summed.push_back(label);  // both operands are summed separately, as the result is the product of the sums
+      summed.push_back(label);  // sums each operand by itself: sum_i (a_i b) = (sum_i a_i) b
       continue;
     }
     const bool open_a = !one || !one->is_const(), open_b = !other || !other->is_const();
@@ -171,13 +171,13 @@ Labelled multiply(Labelled a, Labelled b, const Term& output) {
   }
   const Term rows = without(a.labels, shared), columns = without(b.labels, shared);
   a.transpose(batch + rows + inner), b.transpose(batch + inner + columns);
-  // Merges the axes [first, first + count) into one.
+  // Merges the axes [first, first + count) of x into one axis.
   auto join = [](Labelled& x, size_t first, size_t count) {
     if (count == 1) return;
     const size_t rank = x.labels.size();
     std::vector<ValueId> parts;
     if (first > 0) parts.push_back(x.extents(0, first));
-    // Does not use -1, which a Reshape cannot resolve if another extent is 0.
+    // Computes the product instead of passing -1, which a Reshape cannot resolve if another extent is 0.
     parts.push_back(count == 0
                         ? x.constant({1})
                         : x.add({.op_type = "ReduceProd", .inputs = {x.extents(first, count)}, .attributes = {{"keepdims", int64_t{1}}}}));
@@ -214,7 +214,7 @@ bool repeats_label(const Term& term) {
   return false;
 }
 
-// Returns the operand unchanged, through an Einsum whose kernel checks its rank against the term.
+// Checks during the run that the operand has as many axes as labels: passes it through an Einsum that changes nothing else.
 ValueId of_rank(const Labelled& operand) {
   std::string term;
   for (int label : operand.labels) term += static_cast<char>(label < 26 ? 'A' + label : 'a' + label - 26);
@@ -230,7 +230,8 @@ void decompose_einsum(Graph& graph, NodeId id) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type& type = graph.type(inputs[i]);
     if (!type.is_tensor() || !kProducts.has(type.dtype)) return;
-    // An equation that changes nothing ("ij->ij") stays, if its operand has no known rank: its run checks that the rank fits the term.
+    // An Einsum that changes nothing ("ij->ij") is kept if its operand has no known rank, because its kernel checks during the run that the
+    // operand has as many axes as the term has labels.
     const bool is_check = inputs.size() == 1 && equation.output == equation.inputs[i];
     if (!type.has_rank() && (has_ellipsis(equation.inputs[i]) || is_check)) return;
     // A term without an ellipsis has as many labels as its operand has axes.
@@ -252,7 +253,7 @@ void decompose_einsum(Graph& graph, NodeId id) {
     else
       for (int left = elided.rank(); left > 0; --left) output.push_back(kEllipsisLabel + left - 1);
   }
-  // Multiplies from left to right. Each step keeps the labels that later operands or the output need.
+  // Multiplies the operands from left to right. Each product keeps the labels that a later operand or the output has.
   Labelled result = operands[0];
   for (size_t i = 1; i < operands.size(); ++i) {
     Term needed = output;
@@ -266,7 +267,7 @@ void decompose_einsum(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// Direct loops, for other equations.
+// Loops that compute the equations that have not been decomposed.
 
 struct ParsedEquation final : PackedState {
   Equation equation;
@@ -276,7 +277,7 @@ template <typename T>
 struct Einsum {
   static constexpr int kMaxOperands = 8, kMaxLabels = 24;
   using C = compute_type_t<T>;
-  /// A nest of loops: the extent of each loop, and its stride in each operand.
+  /// Nested loops, one per label: the extent of each loop, and the stride of its index in each operand.
   struct Loops {
     int rank = 0;
     int64_t extent[kMaxLabels], stride[kMaxLabels][kMaxOperands], size = 1;
@@ -290,7 +291,7 @@ struct Einsum {
     return state;
   }
   static Einsum bind(BindContext& c) { return bind_from(c, 0); }
-  /// @param first  index of the first operand among the inputs
+  /// @param first  index of the Einsum's first operand among the node's inputs
   static Einsum bind_from(BindContext& c, int first) {
     Einsum k{};
     k.num_operands = c.num_inputs() - first;
@@ -364,7 +365,7 @@ struct Einsum {
   }
 };
 
-// dX_i is the sum of dY times the other operands, over all products that the element is a factor of.
+// Computes dX_i: each element gets the sum, over all products that contain it, of dY times the other factors.
 template <typename T>
 struct EinsumGrad {
   Einsum<T> forward;
@@ -413,7 +414,7 @@ Cost einsum_cost(const ShapeContext& c) {
   return {2 * work * static_cast<double>(std::max<int64_t>(c.output_shape(0).num_elements(), 1)), bytes};
 }
 
-// Handles equations with diagonals; all others have been decomposed.
+// Differentiates equations with diagonals. All other equations have been decomposed into differentiable operators.
 Gradients einsum_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin(), g.node().inputs.end());
@@ -422,8 +423,9 @@ Gradients einsum_gradient(GradientContext& g) {
   return g.op_n("EinsumGrad", std::move(inputs), count, attributes, "treadle");
 }
 
-// Let G_i be the incoming gradient of operand i's gradient. The loss is linear in dY and in each operand. Its gradient with respect to dY
-// is the equation with G_i in place of operand i; its gradients with respect to the other operands are that equation's gradients.
+// The gradient of the gradient. Let G_i be the incoming gradient for operand i's gradient. The loss is linear in dY and in each operand, so
+// its gradient for dY is the equation with G_i in place of operand i, and its gradients for the other operands are that equation's
+// gradients.
 Gradients einsum_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   const std::vector<ValueId> inputs = g.node().inputs;

@@ -17,10 +17,11 @@
 
 namespace treadle::ops::equations {
 
-// Labels are numbers: 0 to 51 for A to Z and a to z; from kEllipsisLabel on for the axes of "...", counted from the last one.
+// Labels are numbers. Letters have 0 to 51 (A to Z, then a to z); the axes that "..." stands for have numbers from kEllipsisLabel on,
+// counted from the last of these axes.
 inline constexpr int kEllipsisLabel = 52, kNumLabels = kEllipsisLabel + kMaxRank, kEllipsis = -1;
 
-/// The labels of an operand, with kEllipsis where the text has "...".
+/// The labels of an operand's axes. kEllipsis represents the text "...".
 using Term = std::vector<int>;
 
 struct Equation {
@@ -51,7 +52,7 @@ inline Term parse_term(std::string_view text) {
 
 inline bool has_ellipsis(const Term& term) { return std::find(term.begin(), term.end(), kEllipsis) != term.end(); }
 
-// Returns the output for an equation without "->": the ellipsis, then the labels that occur once, in alphabetical order.
+// Returns the output's labels for an equation without "->": the ellipsis, then in alphabetical order the labels that occur only once.
 inline Term implicit_output(const std::vector<Term>& inputs) {
   int counts[kEllipsisLabel] = {};
   Term output;
@@ -91,7 +92,7 @@ inline Equation parse_equation(std::string_view given) {
   return equation;
 }
 
-/// Calls fn(axis, label) for each axis of an operand. @throws Error(invalid_argument) if the term does not fit the rank.
+/// Calls fn(axis, label) for each axis of an operand. @throws Error(invalid_argument) if the term has a different number of axes.
 template <typename Fn>
 void for_each_axis(const Term& term, int rank, Fn&& fn) {
   const int named = static_cast<int>(std::count_if(term.begin(), term.end(), [](int label) { return label != kEllipsis; }));
@@ -107,10 +108,10 @@ void for_each_axis(const Term& term, int rank, Fn&& fn) {
   }
 }
 
-/// The number of axes that "..." covers, which is the same in every term.
+/// The number of axes that "..." represents. It is the same in every term of an equation.
 class Elided {
  public:
-  /// Records the number for a term. @throws Error(invalid_argument) if another term has a different number.
+  /// Records the number for one term. @throws Error(invalid_argument) if another term had a different number.
   void take(const Term& term, int rank) {
     if (!has_ellipsis(term)) return;
     const int own = rank - static_cast<int>(term.size()) + 1;
@@ -124,7 +125,7 @@ class Elided {
   std::optional<int> rank_;
 };
 
-/// Returns the axis in front of this one that has the same label, or -1.
+/// Returns the first axis before `axis` that has the same label; -1 if there is none.
 inline int earlier_axis(const Term& labels, int axis) {
   for (int i = 0; i < axis; ++i)
     if (labels[static_cast<size_t>(i)] == labels[static_cast<size_t>(axis)]) return i;

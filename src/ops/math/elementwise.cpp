@@ -79,7 +79,7 @@ std::optional<Dim> truncating_div(const Dim& a, const Dim& b) {
   if (is_nonnegative(a)) return floor_div(a, b);
   Dim negated = Dim(0) - a;
   if (is_nonnegative(negated)) return Dim(0) - floor_div(negated, b);
-  // If h >= 0, h - 1 is negative only for h = 0. That is an empty axis, for which the quotient does not matter.
+  // `a` may also be h - 1 with h >= 0. It is negative only if h = 0; that is an empty axis, for which the quotient does not matter.
   if (is_nonnegative(a + Dim(1))) return floor_div(a, b);
   return std::nullopt;
 }

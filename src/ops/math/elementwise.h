@@ -15,8 +15,8 @@
 #include "kernels/elementwise/convert.h"
 #include "treadle/error.h"
 
-// Kernels may overwrite one of their inputs, element by element. Without this pragma, the compiler's overlap check would use a scalar loop
-// for that case.
+// Kernels may write the output over one of their inputs, element by element. The pragma tells the compiler that this is safe. Otherwise its
+// overlap check at run time would choose a scalar loop.
 #if defined(__clang__)
 #define TREADLE_ELEMENTWISE_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -35,13 +35,14 @@ kernels::BroadcastPlan<static_cast<int>(N)> plan_broadcast(const ShapeContext& c
 }
 inline kernels::BroadcastPlan<2> plan_binary(const ShapeContext& c) { return plan_broadcast<2>(c, {0, 1}); }
 
-/// Calls fn(at, n, offsets) in parallel on runs of the innermost axis that cover the result; see kernels::for_each_run.
+/// Divides the result into runs of consecutive elements along the innermost axis, and calls fn(at, n, offsets) for them in parallel;
+/// see kernels::for_each_run.
 template <int N, typename Fn>
 void parallel_runs(ThreadPool* pool, const kernels::BroadcastPlan<N>& plan, Fn&& fn) {
   parallel_for(pool, plan.size, kElementwiseGrain, [&](int64_t begin, int64_t end) { kernels::for_each_run(plan, begin, end, fn); });
 }
 
-/// Makes the functor. A functor that reads attributes has `static F bind(BindContext&)`.
+/// Makes a functor. A functor that needs attributes of the node has a static function `bind(BindContext&)`, which is then called.
 template <typename F>
 F bind_functor(BindContext& c) {
   if constexpr (requires { F::bind(c); }) {
@@ -51,12 +52,12 @@ F bind_functor(BindContext& c) {
   }
 }
 
-/// True for the types in which models compute most. For all other types, the loop has less code.
+/// True for the types that models use most, which get fast loops. The loops for other types favor small code over speed.
 template <typename T>
 inline constexpr bool is_common_type =
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, int32_t>;
 
-/// Returns condition ? a : b, by masks. Compilers turn such a choice between computed floats into a branch, which prevents vectorisation.
+/// Returns condition ? a : b, computed with bit masks. Compilers turn ?: on computed floats into a branch, which prevents vectorization.
 template <typename T>
 inline T select(bool condition, T a, T b) {
   if constexpr (std::is_integral_v<T>) {
@@ -68,8 +69,8 @@ inline T select(bool condition, T a, T b) {
   }
 }
 
-/// Computes out[i] = f(in[i]), in float for the 16-bit floats. A functor may have `rows(in, out, n)` for types whose loops the compiler
-/// does not vectorise.
+/// Computes out[i] = f(in[i]); 16-bit floats are computed in float. If the compiler does not vectorize the loop for a type, the functor may
+/// provide its own loop, `rows(in, out, n)`.
 template <typename F, typename T, typename R = T>
 struct UnaryKernel {
   int64_t n;
@@ -80,7 +81,7 @@ struct UnaryKernel {
     const T* in = c.in<T>(0);
     R* out = c.out<R>(0);
     parallel_for(c.pool(), n, kElementwiseGrain, [in, out, f = f](int64_t begin, int64_t end) {
-      // These are local copies, since the compiler must assume that storing bytes changes captured variables.
+      // Copies the captured variables into locals. Otherwise the compiler must assume that stores of bytes to `out` change them.
       const T* from = in;
       R* to = out;
       const F function = f;
@@ -94,7 +95,7 @@ struct UnaryKernel {
 template <typename T>
 inline constexpr bool is_16_bit_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
-/// Like UnaryKernel, for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
+/// Like UnaryKernel, for 16-bit floats. It converts blocks of elements to float32, so that the compiler vectorizes the loop over a block.
 template <typename F, typename T>
 struct HalfUnaryKernel {
   int64_t n;
@@ -129,7 +130,7 @@ std::vector<KernelDef> unary_kernels() {
   return kernels_of<Ts...>([]<typename T>() { return unary_kernel<F, T>(); });
 }
 
-/// Calls fn(same, i, count) for pieces [i, i + count) of n elements; `same` contains `count` copies of `one`.
+/// Divides n elements into pieces and calls fn(same, i, count) for each piece [i, i + count). `same` points to `count` copies of `one`.
 template <typename T, typename Fn>
 void in_pieces(const T& one, int64_t n, Fn fn) {
   constexpr int64_t kPiece = 256;
@@ -138,8 +139,8 @@ void in_pieces(const T& one, int64_t n, Fn fn) {
   for (int64_t i = 0; i < n; i += kPiece) fn(same, i, std::min(kPiece, n - i));
 }
 
-/// Computes out[i] = f(a[i], b[i]) with broadcasting, in float for the 16-bit floats. A functor may have `rows(a, b, out, n)` for types
-/// whose loops the compiler does not vectorise.
+/// Computes out[i] = f(a[i], b[i]) with broadcasting; 16-bit floats are computed in float. If the compiler does not vectorize the loop for
+/// a type, the functor may provide its own loop, `rows(a, b, out, n)`.
 template <typename F, typename T, typename R = T>
 struct BinaryKernel {
   kernels::BroadcastPlan<2> plan;
@@ -186,7 +187,7 @@ struct BinaryKernel {
   }
 };
 
-/// Like BinaryKernel, for the 16-bit floats: converts blocks to float32, so that the loop vectorises.
+/// Like BinaryKernel, for 16-bit floats. It converts blocks of elements to float32, so that the compiler vectorizes the loop over a block.
 template <typename F, typename T, typename R = T>
 struct HalfBinaryKernel {
   kernels::BroadcastPlan<2> plan;
@@ -251,13 +252,13 @@ std::vector<KernelDef> vectorized_binary() {
 
 // Helpers for inference.
 
-/// Gives output 0 the type of input 0.
+/// Sets the type of output 0 to that of input 0.
 void infer_same_as_input(InferContext& c);
-/// Gives output 0 input 0's dtype and the shape that all inputs broadcast to.
+/// Sets output 0: the dtype is that of input 0, the shape is what all inputs broadcast to.
 void infer_broadcast(InferContext& c);
 /// Returns the shape that all inputs broadcast to; nullopt if a rank is unknown.
 std::optional<SymbolicShape> broadcast_inputs(const InferContext& c, int first = 0);
-/// Returns fn(), or nullopt if its integer arithmetic overflows. The same arithmetic on tensors would wrap around instead.
+/// Returns fn(), or nullopt if its arithmetic on extents overflows. A kernel's integer arithmetic would wrap around instead.
 template <typename F>
 std::optional<Dim> or_unknown(F fn) {
   try {
@@ -268,16 +269,17 @@ std::optional<Dim> or_unknown(F fn) {
   }
 }
 
-/// Computes the known elements of output 0 from those of inputs 0 and 1. `fn` returns nullopt for an element that it cannot compute.
+/// Computes elements of output 0 that are known before the run, from known elements of inputs 0 and 1. `fn` returns nullopt for an element
+/// that it cannot compute.
 void propagate_binary(InferContext& c, const SymbolicShape& result, std::optional<Dim> (*fn)(const Dim& a, const Dim& b));
-/// Broadcasts known elements to the shape `result`, whose extents are integers.
+/// Broadcasts elements that are known before the run from `shape` to the shape `result`, whose extents are integers.
 KnownValues broadcast_known(const KnownValues& values, const SymbolicShape& shape, const SymbolicShape& result);
-/// Returns true if all extents are integers and there are at most kMaxKnownValues elements.
+/// Returns true if all extents are integers and their product, the number of elements, is at most kMaxKnownValues.
 bool is_small_static(const SymbolicShape& shape);
-/// Divides integers and rounds towards zero, as ONNX's Div does. Returns nullopt if the result depends on an unknown sign.
+/// Divides and rounds toward zero, as ONNX's Div does for integers. Returns nullopt if the result depends on an unknown sign.
 std::optional<Dim> truncating_div(const Dim& a, const Dim& b);
 
-// Returns the cost of `kFlops` operations per element of the output.
+// Returns the cost of an operator that needs `kFlops` operations per output element.
 
 template <int kFlops>
 Cost elementwise_cost(const ShapeContext& c) {
@@ -288,11 +290,11 @@ Cost elementwise_cost(const ShapeContext& c) {
   return {kFlops * n, bytes};
 }
 
-// Upgrades from old opsets.
+// Functions that upgrade nodes of old opsets.
 
-/// Removes an attribute of opset 1 that marked inputs which an operator may overwrite. It does not affect the result.
+/// Removes the attribute `consumed_inputs` of opset 1, which marks inputs that the operator may overwrite. It does not affect the result.
 void drop_consumed_inputs(Graph& graph, NodeId id);
-/// Before opset 7, B was broadcast only if `broadcast` was set, and its axes were aligned with A's from `axis` on.
+/// Upgrades a node from before opset 7, where B is broadcast only if `broadcast` is set, with its axes aligned to A's axes from `axis` on.
 void upgrade_broadcast_axis(Graph& graph, NodeId id);
 
 }  // namespace treadle::ops

@@ -18,7 +18,7 @@ namespace {
 using kernels::Binary;
 using kernels::ChainOp;
 
-// Integers are computed unsigned, in at least 32 bits, so that overflow wraps around and is defined.
+// Integers are computed in unsigned types of at least 32 bits, because unsigned overflow wraps around and is well defined.
 template <typename T>
 using Wrapping = std::conditional_t<sizeof(T) <= 4, uint32_t, uint64_t>;
 
@@ -58,7 +58,7 @@ struct DivFn {
     if constexpr (std::is_integral_v<T>) {
       if (b == 0) throw_division_by_zero();
       if constexpr (std::is_signed_v<T>)
-        if (b == -1) return SubFn()(T{0}, a);  // because the lowest integer has no negation in its type; SubFn wraps around
+        if (b == -1) return SubFn()(T{0}, a);  // the lowest integer has no negation in its own type; SubFn wraps around
       return static_cast<T>(a / b);
     } else {
       return a / b;
@@ -67,7 +67,7 @@ struct DivFn {
 };
 
 struct ModFn {
-  bool truncates;  // the attribute fmod: true: the result has A's sign; false: B's
+  bool truncates;  // the attribute `fmod`. true: the result has the sign of A; false: the sign of B
 
   static ModFn bind(BindContext& c) { return {c.get_int("fmod") != 0}; }
   template <typename T>
@@ -91,7 +91,7 @@ struct ModFn {
 
 template <typename T>
 T integer_power(T base, int64_t exponent) {
-  if (exponent < 0) {  // the result is 1 / base^n, rounded towards zero
+  if (exponent < 0) {  // the result is 1 / base^(-exponent), rounded toward zero
     if (base == 1) return 1;
     if constexpr (std::is_signed_v<T>)
       if (base == -1) return exponent % 2 == 0 ? 1 : -1;
@@ -104,7 +104,7 @@ T integer_power(T base, int64_t exponent) {
   return static_cast<T>(power);
 }
 
-/// Computes common exponents without pow(). Returns false for all other exponents.
+/// Computes x^exponent for common exponents without calling pow(). Returns false, and computes nothing, for all others.
 template <typename T>
 bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   using C = compute_type_t<T>;
@@ -116,7 +116,7 @@ bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   if (exponent == 2) return each([](C v) { return v * v; });
   if (exponent == 3) return each([](C v) { return v * v * v; });
   if (exponent == 1) return each([](C v) { return v; });
-  // Returns a square root that agrees with pow() of IEEE 754: pow(-0, 0.5) = 0 and pow(-inf, 0.5) = inf.
+  // A square root that agrees with IEEE 754's pow() in special cases: pow(-0, 0.5) = 0 and pow(-inf, 0.5) = inf.
   auto root = [](C v) { return std::sqrt(v == -std::numeric_limits<C>::infinity() ? -v : v + C{0}); };
   if (exponent == 0.5) return each(root);
   if (exponent == -1) return each([](C v) { return C{1} / v; });
@@ -124,8 +124,8 @@ bool power_by_scalar(const T* x, double exponent, T* out, int64_t n) {
   return false;
 }
 
-// Computes Pow. The base determines the result's dtype; the exponent may have any other. Exponents are converted to double or int64 in
-// blocks, so that there is one loop per base type and not one per pair.
+// Computes Pow. The result has the dtype of the base; the exponent may have any other. Exponents are converted to double or int64 in
+// blocks, so that the kernel needs a loop for each base type only, not for each pair of types.
 template <typename T>
 struct Pow {
   kernels::BroadcastPlan<2> plan;
@@ -161,7 +161,8 @@ struct Pow {
 
   static constexpr int64_t kBlock = 128;
   [[gnu::noinline]] static void power_block(const T* x, int64_t step, const double* y, T* out, int64_t n) {
-    // Exponents that float cannot represent need double: as float, 2^24 + 1 becomes even and 5e-324 becomes 0.
+    // Exponents that float cannot represent are computed in double. In float, for example, 2^24 + 1 would become even, and 5e-324 would
+    // become 0.
     auto is_float = [](double exponent) { return std::isnan(exponent) || static_cast<double>(static_cast<float>(exponent)) == exponent; };
     if (std::is_integral_v<T> || std::is_same_v<T, double> || !std::all_of(y, y + n, is_float)) {
       for (int64_t i = 0; i < n; ++i) {
@@ -231,7 +232,7 @@ OpDef arithmetic(std::string_view name, void (*infer)(InferContext&), std::vecto
                           forward, reversed);
 }
 
-/// The vectorised Mod of floats handles fmod = 1 only. Other nodes are left to ModFn, which follows Python.
+/// The vectorized Mod of float32 computes only fmod = 1. ModFn computes the other nodes, which follow Python's sign rule.
 struct Fmod : VectorizedBinary<Binary::fmod> {
   static std::string declines(const CreateContext& c) { return c.node().attributes.get_int("fmod") != 0 ? "" : "fmod is 0"; }
   static Fmod bind(BindContext& c) { return {{plan_binary(c)}}; }
@@ -250,7 +251,8 @@ OpDef mod() {
           .pointwise = true};
 }
 
-// Only the exponent 2 becomes a step, x * x. An exponent of 0.5 does not become a square root: pow of -inf is inf and of -0 is 0.
+// Only the exponent 2 becomes a step of a chain, x * x. An exponent of 0.5 does not become Sqrt, because pow(-inf, 0.5) is inf and pow(-0,
+// 0.5) is 0.
 std::optional<PointwiseStep> power_step(const Graph& graph, const Node& node) {
   const ValueId x = node.inputs[0];
   if (dtype_of_value(graph, x) != DType::float32 || !graph.is_scalar_constant(node.inputs[1], 2) ||
@@ -298,14 +300,14 @@ Gradients div_gradient(GradientContext& g) {
   return {g.unbroadcast(da, a), g.unbroadcast(g.neg(g.mul(da, g.output(0))), b)};
 }
 
-// Differentiates y = a - q b with the integer q = (a - y) / b.
+// Differentiates y = a - q b, where the integer q = (a - y) / b is constant almost everywhere.
 Gradients mod_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   const ValueId times = g.op("Round", {g.div(g.sub(a, g.output(0)), b)});
   return {g.unbroadcast(dy, a), g.unbroadcast(g.neg(g.mul(dy, times)), b)};
 }
 
-// Uses dx = dy * e * x^(e - 1), and de = dy * y * log x where x > 0, 0 elsewhere.
+// Uses dx = dy * e * x^(e - 1). The gradient of the exponent is de = dy * y * log x where x > 0, and 0 elsewhere.
 Gradients pow_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   ValueId exponent = g.input(1);
@@ -333,7 +335,7 @@ std::vector<OpDef> elementwise_binary_ops() {
                  ChainOp::reverse_div),
       mod(),
       pow()};
-  ops[2].keeps_zeros = ops[3].keeps_zeros = true;  // declares it for Mul and Div
+  ops[2].keeps_zeros = ops[3].keeps_zeros = true;  // Mul and Div
   return with_gradients(std::move(ops), {{"Add", add_gradient},
                                          {"Sub", sub_gradient},
                                          {"Mul", mul_gradient},

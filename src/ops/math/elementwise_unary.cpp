@@ -16,7 +16,7 @@ namespace {
 
 using kernels::Unary;
 
-// Negates as unsigned. The lowest integer, which has no positive counterpart, stays unchanged.
+// Negates in the unsigned type, where overflow is defined. The lowest integer has no positive counterpart and stays unchanged.
 struct NegFn {
   template <typename T>
   T operator()(T x) const {
@@ -32,7 +32,7 @@ struct AbsFn {
     if constexpr (std::is_unsigned_v<T>)
       return x;
     else if constexpr (std::is_integral_v<T>)
-      return std::max(x, NegFn()(x));  // the lowest integer stays unchanged
+      return std::max(x, NegFn()(x));  // the lowest integer stays unchanged, as it has no positive counterpart
     else
       return std::fabs(x);
   }
@@ -49,8 +49,8 @@ struct SignFn {
   }
 };
 
-// Rounds without SSE 4.1's instructions, so that plain loops vectorise: adding 2^23 (2^52) shifts the fraction out of the mantissa, and the
-// addition rounds halves to even. Larger numbers are integers already; NaN fails the comparison.
+// Rounds without SSE 4.1's instructions, so that plain loops are vectorized. Adding 2^23 (float) or 2^52 (double) leaves no bits for the
+// fraction, so the addition itself rounds, halves to even. Larger numbers and NaN are returned unchanged.
 template <typename T>
 T round_half_even(T x) {
   constexpr T kNoFraction = T{1} / std::numeric_limits<T>::epsilon();
@@ -79,7 +79,7 @@ struct CeilFn {
   }
 };
 
-// Used only for float64: vectorised kernels compute the narrower floats.
+// Used only for float64, because vectorized kernels compute the narrower floats.
 struct ReciprocalFn {
   double operator()(double x) const { return 1 / x; }
 };
@@ -104,7 +104,7 @@ TREADLE_LIBRARY_FUNCTION(AcoshFn, acosh);
 TREADLE_LIBRARY_FUNCTION(AtanhFn, atanh);
 #undef TREADLE_LIBRARY_FUNCTION
 
-// Works on bytes, because the compiler vectorises a comparison with zero, but not operations on bool.
+// Works on bytes: the compiler vectorizes a comparison of bytes with zero, but not operations on bool.
 struct NotFn {
   uint8_t operator()(uint8_t x) const { return x == 0 ? 1 : 0; }
 };
@@ -121,7 +121,7 @@ struct IsInfFn {
   template <typename T>
   bool operator()(T x) const {
     constexpr T kInfinity = std::numeric_limits<T>::infinity();
-    return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // has no branches, so that it vectorises
+    return ((x == kInfinity) & positive) | ((x == -kInfinity) & negative);  // & and | have no branches, so that this vectorizes
   }
   void rows(const float* x, bool* out, int64_t n) const { kernels::infinite(x, negative, positive, out, n); }
 };
@@ -154,7 +154,7 @@ void infer_bool(InferContext& c) {
 template <int kFlops>
 OpDef unary(std::string_view name, std::vector<int> since, TypeSet types, std::vector<KernelDef> kernels,
             void (*infer)(InferContext&) = infer_same_as_input) {
-  // The operators that existed in opset 1, except Not, could mark inputs to be overwritten.
+  // All these operators of opset 1, except Not, have the attribute `consumed_inputs`.
   std::vector<UpgradeStep> upgrade;
   if (since.front() == 1 && since.size() > 1) upgrade.push_back({1, drop_consumed_inputs});
   return with_function_facts({.name = name,

@@ -1,5 +1,5 @@
-// Implements operators that ONNX called experimental and removed in opset 10. Converters of that time wrote them: ImageScaler and Crop are
-// at the beginning of many image networks. onnxruntime accepts them in models below opset 10. Source: ONNX 1.4, defs/experiments.
+// Implements operators that ONNX called experimental and removed in opset 10. Converters of that time wrote them: many image networks begin
+// with ImageScaler or Crop. As onnxruntime does, they are accepted in models below opset 10. Source: ONNX 1.4, defs/experiments.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 ValueId shifted(Decomposition& d, ValueId x, float by) { return by == 0 ? x : d.op("Add", {x, d.scalar(by, x)}); }
 
-/// Replaces the node by `y`.
+/// Replaces the decomposed node by the value `y`.
 void become(Decomposition& d, ValueId y) {
   d.give(0, y);
   d.finish();
@@ -47,7 +47,7 @@ void decompose_scaled(Graph& graph, NodeId id) {
 }
 constexpr char kTanh[] = "Tanh", kSoftplus[] = "Softplus";
 
-// Decomposes y = x * scale + bias[c], for x [N, C, H, W].
+// Decomposes ImageScaler: y = x * scale + bias[c] for x [N, C, H, W].
 void decompose_image_scaler(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const ValueId x = d.in(0);
@@ -65,8 +65,8 @@ void decompose_image_scaler(Graph& graph, NodeId id) {
   become(d, d.op("Add", {d.op("Mul", {x, d.scalar(d.attributes().get_float("scale", 1), x)}), added}));
 }
 
-// Crops x [N, C, H, W] by `border` (left, top, right, bottom). If `scale` (height, width) is given, the result has that size, from the left
-// and top border on.
+// Decomposes Crop of x [N, C, H, W]. `border` has the numbers of pixels to remove: left, top, right, bottom. If `scale` (height, width) is
+// given, the result has that size and begins at the left and top border.
 void decompose_crop(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const auto &border = d.attributes().get_ints("border"), &scale = d.attributes().get_ints("scale");

@@ -15,7 +15,7 @@
 namespace treadle::ops {
 namespace {
 
-// Infers from scores [N, C, d1, ...] and labels [N, d1, ...].
+// Infers the shape of the loss from scores [N, C, d1, ...] and labels [N, d1, ...].
 void infer_loss(InferContext& c) {
   std::string_view reduction = c.get_string("reduction", "mean");
   if (reduction != "mean" && reduction != "sum" && reduction != "none")
@@ -88,8 +88,8 @@ struct NegativeLogLikelihood {
       run_with<int32_t>(c);
   }
 
-  // Uses one thread, and sums in double. There is only one term per sample, which is little work compared with the C scores computed
-  // before.
+  // Sums in double, on one thread. This is little work: one term per
+  // sample, while C scores per sample have been computed before.
   template <typename Index>
   void run_with(RunContext& c) const {
     const T* scores = c.in<T>(0);

@@ -18,7 +18,7 @@ void infer_loss_grad(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// Computes d loss / d input[n, target, p] = -weight (divided by the sum of weights for "mean"); 0 for other classes.
+// Computes d loss / d input[n, target, p] = -weight; for "mean", divided by the sum of the weights. Other classes get 0.
 template <typename T>
 struct NegativeLogLikelihoodLossGrad {
   int64_t batch, classes, positions;
@@ -76,7 +76,7 @@ struct NegativeLogLikelihoodLossGrad {
   }
 };
 
-/// The loss is linear in its input, so the gradient of its gradient is the loss applied to the incoming gradient.
+/// The loss is linear in its input. So the gradient of this operator with respect to dY is the loss, applied to the incoming gradient.
 std::vector<ValueId> loss_grad_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0), g.input(1)};
   if (g.input(3) != kNoValue) inputs.push_back(g.input(3));

@@ -46,7 +46,8 @@ void infer_gemm(InferContext& c) {
       throw Error(ErrorCode::invalid_argument, fmt::format("C is of rank {}, and has to broadcast to rank 2", bias.size()));
     for (size_t i = 0; i < bias.size(); ++i) {
       const Dim &extent = bias[bias.size() - 1 - i], &wanted = out[1 - i];
-      // A symbolic extent may be 1 in the run, and then broadcasts.
+      // If the extent is a symbol, it may turn out to be 1 during the run and then broadcasts. So only constant extents other than 1 are
+      // compared.
       if (extent.is_const() && !extent.is_const(1)) unify(extent, wanted, "extents of C and of A B");
     }
   }
@@ -71,7 +72,7 @@ constexpr TypeSet kProductTypes = kFloats | TypeSet{DType::int32, DType::int64, 
 
 void infer_matmul(InferContext& c) { infer_product(c, 0, 1, c.dtype(0)); }
 
-/// The packed state of a constant B, made when the session is created.
+/// A constant operand B in the packed layout of the matrix product kernels. It is made when the session is created.
 template <typename C>
 struct PackedWeights final : PackedState {
   kernels::OwnedPackedB<C> b;
@@ -87,8 +88,8 @@ struct PackedWeights final : PackedState {
   size_t count() const { return b.storage ? static_cast<size_t>(kernels::packed_b_size<C>(b.view.K, b.view.N)) : 0; }
 };
 
-/// Returns the tensor to pack. Plain rows are copied as bytes and need no alignment; transposed or 16-bit weights are read by element,
-/// which does.
+/// Returns the constant tensor to pack. Plain rows are copied as bytes, so they need no alignment; transposed or 16-bit weights are read
+/// element by element, so they must be aligned.
 template <typename T>
 const Tensor& to_pack(const CreateContext& c, int input, bool transposed) {
   return computes_in_itself<T> && !transposed ? *c.stored(input) : *c.constant(input);
@@ -239,8 +240,8 @@ using GemmPacked = GemmKernel<T, true>;
 template <typename T>
 using GemmUnpacked = GemmKernel<T, false>;
 
-// Computes integer products, whose sums wrap around as in NumPy. Not optimised, since models spend no time here. @param finish  is called
-// as finish(m, n, sum) and returns the element.
+// Computes an integer matrix product whose sums wrap around, as in NumPy. It is not optimized, since models spend no time in it.
+// @param finish  called as finish(m, n, sum), returns the element to store
 template <typename T, typename Finish>
 void multiply_plain(const GemmShape& s, const T* a, const T* b, T* y, const Finish& finish) {
   const int64_t b_row = s.b_transposed ? 1 : s.ldb, b_col = s.b_transposed ? s.ldb : 1;
@@ -281,7 +282,7 @@ struct GemmInt {
   void run(RunContext& c) const {
     const T* bias = c.in<T>(2);
     const bool scales = plan.alpha != 1 || plan.beta != 1;
-    // C may share memory with Y, as each element of C is read before the same element of Y is written.
+    // C may be in the same memory as Y: each element of C is read before the element of Y in the same place is written.
     multiply_plain(plan.shape, c.in<T>(0), c.in<T>(1), c.out<T>(0), [&](int64_t m, int64_t n, T sum) {
       const T added = bias ? bias[m * plan.bias_row + n * plan.bias_col] : T{0};
       if (!scales) return static_cast<T>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(added));
@@ -291,13 +292,13 @@ struct GemmInt {
   }
 };
 
-// Removes the attribute broadcast. Without it, C has the product's shape, which opset 7 treats in the same way; with it, C broadcasts as in
-// opset 7.
+// Removes the attribute `broadcast` of old opsets. If it was 0, C has the product's shape, for which opset 7 needs no attribute; if it was
+// 1, C broadcasts as in opset 7.
 void drop_broadcast(Graph& graph, NodeId id) { graph.node(id).attributes.erase("broadcast"); }
 
 ValueId as_matrix(GradientContext& g, ValueId x, int64_t columns) { return g.op("Reshape", {x, g.ints({-1, columns})}); }
 
-/// Swaps the last two axes.
+/// Returns x with its last two axes swapped.
 ValueId transposed(GradientContext& g, ValueId x) {
   std::vector<int64_t> perm;
   for (int axis = 0; axis < rank_of(g, x); ++axis) perm.push_back(axis);
@@ -305,14 +306,14 @@ ValueId transposed(GradientContext& g, ValueId x) {
   return g.transpose(x, std::move(perm));
 }
 
-/// Returns alpha op(A) op(B), for Gemm's gradient.
+/// Returns alpha op(A) op(B), where op transposes if trans_a or trans_b is true, for the gradient of Gemm.
 ValueId gemm_of(GradientContext& g, ValueId a, bool trans_a, ValueId b, bool trans_b, float alpha = 1) {
   return g.op("Gemm", {a, b}, {{"alpha", alpha}, {"transA", int64_t{trans_a}}, {"transB", int64_t{trans_b}}});
 }
 
 Gradients matmul_gradient(GradientContext& g) { return gradients::product(g, g.input(0), g.input(1), g.grad_output(0)); }
 
-// Differentiates Y = alpha op(A) op(B) + beta C.
+// Differentiates Y = alpha op(A) op(B) + beta C, where op may transpose.
 Gradients gemm_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), c = g.input(2), dy = g.grad_output(0);
   const bool trans_a = g.attributes().get_int("transA") != 0, trans_b = g.attributes().get_int("transB") != 0;
@@ -330,12 +331,12 @@ Gradients gemm_gradient(GradientContext& g) {
 
 namespace gradients {
 
-// Uses dA = dY B^T, dB = A^T dY. Vectors count as matrices of one row or column; broadcast axes are summed.
+// Uses dA = dY B^T and dB = A^T dY. Vectors are treated as matrices with one row or column, and gradients are summed over broadcast axes.
 Gradients product(GradientContext& g, ValueId first, ValueId second, ValueId dy) {
   ValueId a = first, b = second;
   const int rank_a = rank_of(g, a), rank_b = rank_of(g, b);
   if (rank_a >= 2 && rank_b == 2) {
-    // B is a single matrix, so the batch axes of A are merged into its rows.
+    // B is a single matrix, so the batch axes of A become further rows of A.
     const Dim depth = g.type(a).shape->back(), columns = g.type(b).shape->back();
     if (rank_a == 2) return {gemm_of(g, dy, false, b, true), gemm_of(g, a, true, dy, false)};
     if (depth.is_const() && columns.is_const() && depth.value() > 0 && columns.value() > 0) {

@@ -1,4 +1,4 @@
-// Computes shapes of matrix products by the rules of numpy.matmul and Gemm, for products of all types.
+// Computes shapes and strides of matrix products by the rules of numpy.matmul and of Gemm, for all element types.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Product {
   kernels::GemmShape shape;
   kernels::BatchStrides batch;
 
-  /// @param merge_rows  if B is a single matrix, merge the batch axes of A into its rows, which gives one product
+  /// @param merge_rows  true: if B is a single matrix, the batch axes of A become rows of A, so that one product suffices
   static Product of(const Shape& a, const Shape& b, bool merge_rows = true) {
     Product p;
     kernels::GemmShape& s = p.shape;
@@ -49,7 +49,7 @@ struct GemmPlan {
   kernels::GemmShape shape;
   int64_t bias_row = 0, bias_col = 0;
   float alpha = 1, beta = 1;
-  bool whole = false;  // C has the shape of Y, and may be in its memory
+  bool whole = false;  // C has the shape of Y and may share its memory
 
   static GemmPlan of(const BindContext& c) {
     GemmPlan p;
@@ -82,7 +82,7 @@ struct GemmPlan {
     kernels::Epilogue<C> e;
     e.alpha = static_cast<C>(alpha);
     if (whole) {
-      // Deep products keep partial sums in Y, so C may be in Y's memory only if it is added first.
+      // A product with a long inner dimension keeps partial sums in Y. If C is in Y's memory, it must therefore be added before them.
       e.residual = bias, e.residual_row = shape.N;
       if (beta == 1) return e;
       for (int64_t i = 0; i < shape.M * shape.N; ++i) out[i] = static_cast<C>(beta) * bias[i];

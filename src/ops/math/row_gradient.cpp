@@ -1,4 +1,4 @@
-// Implements gradients of operators over whole rows, one node each: LayerNormalizationGrad, RMSNormalizationGrad and SoftmaxGrad of the
+// Implements the gradients of operators over rows, each as one node: LayerNormalizationGrad, RMSNormalizationGrad and SoftmaxGrad of the
 // treadle domain.
 #include "kernels/normalization/row_gradient.h"
 
@@ -72,7 +72,7 @@ struct SoftmaxGrad {
   void run(RunContext& c) const { kernels::softmax_gradient(rows, length, c.in<T>(0), c.in<T>(1), c.out<T>(0), c.pool()); }
 };
 
-// Rules for second derivatives.
+// Second derivatives: the gradients of these gradient operators.
 
 std::vector<ValueId> norm_grad_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(1));
@@ -81,7 +81,7 @@ std::vector<ValueId> norm_grad_gradient(GradientContext& g) {
   return gradients::second_normalization(g, axes, g.node().op_type == "LayerNormalizationGrad", g.input(2));
 }
 
-// dX = Y (dY - sum(Y dY)) is linear in dY with a symmetric matrix, so the gradient with respect to dY is SoftmaxGrad again.
+// dX = Y (dY - sum(Y dY)) is linear in dY, with a symmetric matrix. So the gradient with respect to dY is computed by another SoftmaxGrad.
 std::vector<ValueId> softmax_grad_gradient(GradientContext& g) {
   const ValueId y = g.input(0), dy = g.input(1), u = g.grad_output(0);
   auto dot = [&](ValueId a, ValueId b) { return g.reduce_sum(g.mul(a, b), {-1}, /*keepdims=*/true); };

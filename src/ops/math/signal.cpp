@@ -75,7 +75,7 @@ using kernels::ScratchSlots;
 template <typename X>
 using ComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
-/// A Fourier transform and the layout of its scratch: the table, then a line and its working memory for each slot.
+/// A Fourier transform, and its scratch memory: a table, then for each concurrent thread one line (a 1-D signal) and working memory.
 template <typename T>
 struct Transform {
   using Complex = std::complex<T>;
@@ -92,7 +92,7 @@ struct Transform {
   int64_t table_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.table_size()), 8)); }
   int64_t slot_elements() const { return static_cast<int64_t>(align_up(static_cast<size_t>(fft.length() + fft.work_size()), 8)); }
 
-  /// Does for each line: load(i, line), transform, store(i, line).
+  /// For each line i, calls load(i, line), transforms the line, and calls store(i, line).
   template <typename Load, typename Store>
   void run(RunContext& c, int64_t num_lines, int64_t lines_per_task, Load load, Store store) const {
     auto* table = c.scratch<Complex>();
@@ -142,7 +142,7 @@ struct Dft : DftPlan {
           for (int64_t k = 0; k < given; ++k) line[k] = {load<T>(source[k * step]), parts == 2 ? load<T>(source[k * step + 1]) : T{0}};
           std::fill(line + given, line + length, Complex{});
           if (!mirrored) return;
-          // The spectrum of a real signal is symmetric. The imaginary parts at 0 and at length / 2 are ignored.
+          // A real signal has a conjugate-symmetric spectrum. The imaginary parts at the frequencies 0 and length / 2 are ignored.
           line[0] = {line[0].real(), 0};
           if (length % 2 == 0) line[length / 2] = {line[length / 2].real(), 0};
           for (int64_t k = 1; k < (length + 1) / 2; ++k) line[length - k] = std::conj(line[k]);
@@ -163,7 +163,7 @@ void check_parts(const Dim& parts) {
     throw Error(ErrorCode::invalid_argument, fmt::format("the last axis has {} elements; expected 1 (real) or 2 (complex)", parts.value()));
 }
 
-/// Returns the first element of an integer input; nullopt if it is unknown.
+/// Returns the first element of an integer input; nullopt if it is unknown before the run.
 std::optional<Dim> known_scalar(const InferContext& c, int input) {
   auto values = c.known(input);
   if (!values || values->empty()) return std::nullopt;
@@ -195,7 +195,7 @@ void infer_dft(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(shape));
 }
 
-// Moves the axis to an input; before opset 20 it was an attribute.
+// Before opset 20, the axis was an attribute. This upgrade makes it an input.
 void upgrade_dft_17(Graph& graph, NodeId id) {
   ValueId axis = graph.add_constant("axis", Tensor::scalar(graph.node(id).attributes.get_int("axis", 1)));
   graph.node(id).attributes.erase("axis");
@@ -264,14 +264,14 @@ Cost cost(const ShapeContext& c) {
 
 ValueId extent_of(GradientContext& g, ValueId x, int64_t axis) { return g.op("Gather", {g.shape_of(x), g.ints({axis})}); }
 
-/// Drops the imaginary parts of `complex` if the operand has none, which only the run may determine.
+/// Drops the imaginary parts of `complex` if `operand` is real. Whether it is real may be known only during the run.
 ValueId parts_like(GradientContext& g, ValueId complex, ValueId operand) {
   const Type type = g.type(operand);
   if (type.has_rank() && type.shape->back().is_const(2)) return complex;
   return g.op("Slice", {complex, g.ints({0}), extent_of(g, operand, -1), g.ints({-1})});
 }
 
-// The adjoint of a DFT is its inverse without the factor 1 / N. The adjoint of an inverse DFT is the DFT with that factor.
+// The adjoint of a DFT is the inverse DFT times N. The adjoint of an inverse DFT is the DFT divided by N.
 Gradients dft_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const bool inverse = g.attributes().get_int("inverse", 0) != 0, onesided = g.attributes().get_int("onesided", 0) != 0;
@@ -292,12 +292,12 @@ Gradients dft_gradient(GradientContext& g) {
   const ValueId count = g.op("Cast", {g.op("Squeeze", {length})}, {{"to", static_cast<int64_t>(g.type(dy).dtype)}});
   flow = parts_like(g, inverse ? g.div(flow, count) : g.mul(flow, count), x);
   if (g.input(1) == kNoValue) return {flow};
-  // Samples that the transform cut off get zero; the gradients of padding are dropped.
+  // The DFT cuts or pads the signal to `length`. Samples that it cut off get the gradient 0, and the gradients of padding are dropped.
   const ValueId pads = g.op("Concat", {g.ints({0}), g.sub(own, length)}, {{"axis", int64_t{0}}});
   return {g.op("Pad", {flow, pads, kNoValue, g.ints({axis})})};
 }
 
-// Differentiates STFT as a composition: a Gather of frames, the product with the window, and the DFT of each frame.
+// Differentiates STFT as a composition of three operators: a Gather of frames, a product with the window, and a DFT of each frame.
 Gradients stft_gradient(GradientContext& g) {
   const ValueId signal = g.input(0), window = g.input(2), dy = g.grad_output(0);
   const bool flat = rank_of(g, signal) == 2;

@@ -1,4 +1,4 @@
-// Derives what kernels of every device need to compute DFT and STFT nodes.
+// Derives from operands and attributes the numbers with which all devices compute DFT and STFT nodes.
 #pragma once
 
 #include <cstdint>
@@ -7,24 +7,25 @@
 
 namespace treadle::ops {
 
-/// The input is [before, extent, after, parts] and the output [before, out_extent, after, out_parts]; parts are 1 (real) or 2 (complex).
+/// The input has the shape [before, extent, after, parts], the output [before, out_extent, after, out_parts]. A number has 1 part (real) or
+/// 2 (real and imaginary).
 struct DftPlan {
   int64_t before, extent, after, length, out_extent;
   int parts, out_parts;
   bool inverse, onesided;
 
-  /// @throws Error(invalid_argument) for a wrong axis or length
+  /// @throws Error(invalid_argument) if the axis or the length is invalid
   static DftPlan bind(const BindContext& c);
-  /// True if the input is half of the spectrum of a real signal.
+  /// Returns true if the input is half of a spectrum, from which a real signal is restored.
   bool hermitian() const { return inverse && onesided; }
 };
 
-/// Frames of `length` samples, `step` apart, of a signal [batch, signal, parts]; the output is [batch, frames, bins, 2].
+/// Frames have `length` samples and begin `step` samples apart in a signal [batch, signal, parts]. The output is [batch, frames, bins, 2].
 struct StftPlan {
   int64_t batch, signal, frames, bins, step, length;
   int parts;
 
-  /// @throws Error(invalid_argument) if the window has another length than a frame
+  /// @throws Error(invalid_argument) if the window and a frame have different lengths
   static StftPlan bind(const BindContext& c);
 };
 

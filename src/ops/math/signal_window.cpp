@@ -27,7 +27,7 @@ int64_t checked_size(int64_t size, std::string_view what) {
   return size;
 }
 
-// Computes a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N). N is the size of a periodic window, and the size minus 1 of a symmetric one.
+// Computes a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N), where N is `size` for a periodic window and `size` - 1 for a symmetric one.
 struct CosineWindow {
   double a0, a1, a2;
   int64_t size;
@@ -40,7 +40,7 @@ struct CosineWindow {
     if (c.node().op_type == "HannWindow")
       window.a0 = window.a1 = 0.5;
     else if (c.node().op_type == "HammingWindow")
-      window.a0 = 25.0 / 46.0, window.a1 = 21.0 / 46.0;  // the exact optimum instead of the usual 0.54 and 0.46
+      window.a0 = 25.0 / 46.0, window.a1 = 21.0 / 46.0;  // the exact optimum, as ONNX specifies, instead of 0.54 and 0.46
     else
       window.a0 = 0.42, window.a1 = 0.5, window.a2 = 0.08;
     return window;
@@ -51,7 +51,7 @@ struct CosineWindow {
     visit_dtype<NumericTypes>(dtype, [&]<typename T>() {
       T* y = c.out<T>(0);
       for (int64_t n = 0; n < size; ++n) {
-        // A symmetric window of one point consists of its centre.
+        // A symmetric window of one point has N = 0; its point is the center of the cosine.
         double angle = period == 0 ? std::numbers::pi : 2 * std::numbers::pi * static_cast<double>(n) / period;
         y[n] = static_cast<T>(a0 - a1 * std::cos(angle) + a2 * std::cos(2 * angle));
       }
@@ -66,7 +66,7 @@ void infer_window(InferContext& c) {
   c.set_output(0, output_dtype(c.attributes()), {size && size->size() == 1 ? (*size)[0] : c.data_dependent_dim("size")});
 }
 
-// Computes triangular filters whose corners are equally spaced on the mel scale. Each filter has its maximum 1 at a bin of the spectrum.
+// Computes triangular filters, whose corners are equally spaced on the mel scale. Each filter has its peak, 1, at one bin of the spectrum.
 struct MelWeightMatrix {
   int64_t num_bins, num_mels, dft_length, sample_rate;
   DType edge_dtype, dtype;

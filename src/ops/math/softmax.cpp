@@ -1,5 +1,5 @@
-// Implements Softmax, LogSoftmax, Hardmax (ONNX, opset 13) along one axis. Softmax is exp(x - max x) / sum exp(x - max x), LogSoftmax its
-// logarithm; Hardmax is 1 at the first maximum and 0 elsewhere.
+// Implements Softmax, LogSoftmax and Hardmax (ONNX, opset 13) along one axis. Softmax is exp(x - max x) / sum exp(x - max x), LogSoftmax is
+// its logarithm, and Hardmax is 1 at the first maximum and 0 elsewhere.
 #include "kernels/normalization/softmax.h"
 
 #include <type_traits>
@@ -49,7 +49,7 @@ struct Of {
       if constexpr (!kNarrow) {
         compute<kFunction, T>(rows, in, out, c.pool());
       } else {
-        // There are no kernels for 16-bit floats: they are widened, computed and narrowed.
+        // There are no softmax kernels for 16-bit floats, so they are converted to float, computed, and rounded back.
         float* wide_in = c.scratch<float>();
         float* wide_out = wide_in + n;
         parallel_for(c.pool(), n, kElementwiseGrain,
@@ -62,8 +62,8 @@ struct Of {
   };
 };
 
-// Before opset 13 the axes from `axis` (default 1) on were treated as one. If that is the last axis, nothing changes; otherwise the tensor
-// is flattened.
+// Upgrades a node from before opset 13, where all axes from `axis` (default 1) on were normalized together. If `axis` is not the last one,
+// the tensor is flattened to a matrix.
 void flatten_from_axis(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   int64_t axis = node.attributes.get_int("axis", 1);
@@ -101,7 +101,7 @@ OpDef along_axis(std::string_view name, std::vector<KernelDef> kernels) {
           .kernels = std::move(kernels)};
 }
 
-// Uses dx = y (dy - sum(y dy)). Reads only y, so that x need not be kept until the backward pass.
+// Uses dx = y (dy - sum(y dy)). This reads y but not x, so x need not be kept until the backward pass.
 Gradients softmax_gradient(GradientContext& g) {
   const ValueId y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
   const int64_t axis = g.attributes().get_int("axis", -1);

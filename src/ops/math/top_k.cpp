@@ -38,7 +38,7 @@ void infer_top_k(InferContext& c) {
   c.set_output(1, DType::int64, std::move(out));
 }
 
-// Orders candidates by value, then by their index along the axis. NaN counts as larger than everything, as in NumPy and PyTorch.
+// Orders candidates by value, and equal values by their index along the axis. NaN is larger than all other values, as in NumPy and PyTorch.
 template <typename T>
 struct ItemOrder {
   using Value = compute_type_t<T>;
@@ -60,7 +60,8 @@ struct ItemOrder {
   }
 };
 
-// Defines the same order by 64-bit keys: the value's bits, mapped so that better values are smaller integers, above the index.
+// The same order as ItemOrder, as a comparison of 64-bit integers. The upper half of a key has the value's bits, mapped so that a better
+// value is a smaller integer; the lower half has the index.
 template <typename T>
 struct KeyOrder {
   using Value = compute_type_t<T>;
@@ -80,7 +81,7 @@ struct KeyOrder {
   static uint32_t ascending(Value value) {
     if constexpr (std::is_floating_point_v<Value>) {
       if (value != value) return ~uint32_t{0};
-      const auto bits = std::bit_cast<uint32_t>(value + 0.0F);  // adding 0 makes -0 equal to 0
+      const auto bits = std::bit_cast<uint32_t>(value + 0.0F);  // adding 0 turns -0 into 0, so that both compare equal
       return bits & kSign ? ~bits : bits | kSign;
     } else if constexpr (std::is_signed_v<Value>) {
       return static_cast<uint32_t>(static_cast<int32_t>(value)) ^ kSign;
@@ -90,7 +91,7 @@ struct KeyOrder {
   }
 };
 
-// Selects from whole rows. Each row is copied to scratch, because selection moves elements.
+// Selects the k best elements of each row. A row is first copied to scratch memory, because the selection moves elements.
 template <typename T>
 struct TopK : TopKRows {
   int num_slots;
@@ -107,7 +108,7 @@ struct TopK : TopKRows {
     return t;
   }
 
-  /// Returns the first of n elements that may be better than the worst one kept.
+  /// Returns the index of the first of n elements that is better than the worst one kept so far.
   int64_t next_candidate(const T* src, int64_t n, T worst_kept) const {
     if constexpr (std::is_arithmetic_v<T>) {
       return largest ? kernels::find_above(src, n, worst_kept) : kernels::find_below(src, n, worst_kept);
@@ -122,7 +123,7 @@ struct TopK : TopKRows {
     }
   }
 
-  // Writes the k best of a row in order. Element i of the row is src[i * inner].
+  // Writes the k best elements of a row to `items`, best first. Element i of the row is src[i * inner].
   template <class Order>
   void select(const Order& before, const T* src, typename Order::Item* items) const {
     if (k > kFew) {
@@ -131,7 +132,7 @@ struct TopK : TopKRows {
       std::sort(items, items + k, before);
       return;
     }
-    // Keeps the best elements so far, sorted. Nearly all other elements are worse than the last of them.
+    // For small k: keeps the best elements so far in sorted order. Nearly all further elements are worse than the last one kept.
     int64_t have = 0;
     for (int64_t i = 0; i < extent; ++i) {
       if (have == k && inner == 1) i += next_candidate(src + i, extent - i, src[Order::index_of(items[k - 1])]);
@@ -175,7 +176,7 @@ struct TopK : TopKRows {
   }
 };
 
-// Moves k to an input; before opset 10 it was an attribute.
+// Before opset 10, k was an attribute. This upgrade makes it an input.
 void k_to_input(Graph& graph, NodeId id) {
   const int64_t k = graph.node(id).attributes.get_int("k");
   graph.node(id).attributes.set("k", std::vector<int64_t>{k});

@@ -1,4 +1,4 @@
-// Computes the extents of TopK for kernels of every device.
+// Computes the extents of a TopK. Kernels of all devices use them.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// The input as [outer, extent, inner]; TopK selects `k` elements along the middle axis.
+/// The input seen as [outer, extent, inner]. TopK selects `k` elements along the middle axis.
 struct TopKRows {
   int64_t outer = 1, extent = 1, inner = 1, k = 0;
 

@@ -1,5 +1,5 @@
-// Implements Max, Min, Sum, Mean of any number of tensors, with broadcasting. All of them become chains of binary operators, which fuse
-// like any other.
+// Implements Max, Min, Sum and Mean of any number of tensors, with broadcasting. Each is decomposed into a chain of binary operators, which
+// can be fused with other pointwise operators.
 #include <algorithm>
 #include <cmath>
 
@@ -34,7 +34,8 @@ struct MinFn {
   }
 };
 
-/// Adds a chain before the node: `op_type` of the first two operands, then of the result and the third, and so on. Returns its result.
+/// Adds binary nodes in front of a node: `op_type` of inputs 0 and 1, then `op_type` of that result and input 2, and so on.
+/// Returns the last result.
 ValueId chain_of_pairs(Graph& graph, NodeId id, const char* op_type) {
   ValueId result = graph.node(id).inputs[0];
   int count = graph.node(id).num_formal_inputs;
@@ -46,7 +47,7 @@ ValueId chain_of_pairs(Graph& graph, NodeId id, const char* op_type) {
 }
 
 void replace_by(Graph& graph, NodeId id, ValueId result) {
-  // Adds an Identity, because an output of the graph that is also an input needs a producer.
+  // There is no binary node if there is only one input. An Identity is added then, since the result needs a node that produces it.
   if (result == graph.node(id).inputs[0]) {
     NodeId same = graph.add_node({.op_type = "Identity", .inputs = {result}}, id);
     result = graph.node(same).outputs[0];
@@ -108,7 +109,7 @@ OpDef variadic(std::string_view name, std::vector<int> since, TypeSet types, voi
           .half = HalfFloats::float32};
 }
 
-// The gradient of Max and Min: the operand whose element was taken gets the whole gradient; if several are equal, the first one gets it.
+// The gradient of Max and Min. The operand that has the extreme value gets the whole gradient; if both are equal, the first one gets it.
 Gradients extremum(GradientContext& g, std::string_view comparison) {
   const ValueId a = g.input(0), b = g.input(1), dy = g.grad_output(0);
   if (b == kNoValue) return {dy};

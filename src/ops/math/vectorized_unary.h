@@ -1,4 +1,5 @@
-// Kernels of unary functions that src/kernels/elementwise vectorises: float32 directly, the 16-bit floats through blocks of float32.
+// Kernels for unary functions that src/kernels/elementwise has vectorized: float32 is computed directly, 16-bit floats in blocks of
+// float32.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 
 namespace treadle::ops {
 
-/// The parameters a and b of a function in kernels::unary_f32.
+/// The parameters a and b of the function that kernels::unary_f32 computes, such as the alpha of an Elu.
 struct UnaryParameters {
   float a = 0, b = 0;
 };
@@ -45,7 +46,7 @@ struct VectorizedUnary {
   }
 };
 
-/// Kernels for all float types: vectorised ones for float32 and 16-bit floats, the functor F for float64.
+/// Returns kernels for all float types: vectorized ones for float32 and 16-bit floats, and the functor F for float64.
 template <kernels::Unary kOp, typename F, UnaryParameters (*kRead)(const ShapeContext&) = no_parameters>
 std::vector<KernelDef> vectorized_kernels() {
   return built_kernel<VectorizedUnary<float, kOp, kRead>, float>("vectors") + built_kernel<UnaryKernel<F, double>, double>() +
