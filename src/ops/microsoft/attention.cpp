@@ -52,7 +52,7 @@ ValueId merge_heads(NodeWriter& w, ValueId x) {
 
 namespace {
 
-/// Returns true for the keys that are not padding. The mask's rank is known, or kAnyRank for 2 or 3.
+/// Returns a mask, true for keys that are not padding. The mask's rank must be known; kAnyRank represents 2 or 3.
 ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool starts, std::string_view name) {
   const int rank = w.rank(mask);
   if (rank == 1) {
@@ -60,7 +60,7 @@ ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool
     auto column = [&](ValueId x) { return w.op("Unsqueeze", {x, w.ints({1, 2, 3})}); };
     ValueId keep = w.op("Less", {keys, column(sliced(w, lengths, w.ints({0}), batch, 0))});
     if (!starts) return keep;
-    // The mask may have 2 * batch elements: the ends of the samples, then their starts.
+    // The mask has `batch` elements, the ends of the samples, or 2 * batch elements: the ends, then the starts.
     ValueId twice = w.op("Mul", {batch, w.ints({2})}),
             zeros = w.op("ConstantOfShape", {batch}, {{"value", Datum(Tensor::vector<int64_t>(std::vector<int64_t>{0}))}});
     ValueId second = sliced(w, joined(w, {sliced(w, lengths, batch, twice, 0), zeros}), w.ints({0}), batch, 0);
@@ -70,15 +70,15 @@ ValueId keys_kept(NodeWriter& w, ValueId mask, ValueId q, ValueId num_keys, bool
   const ValueId zero = w.constant(Tensor::scalar<int32_t>(0));
   if (rank == 2 || rank == 3 || rank == kAnyRank) {
     ValueId keep = w.op("Greater", {mask, zero});
-    if (rank == kAnyRank)  // adds the axis of queries: the mask has one row for all queries, or one for each
+    if (rank == kAnyRank)  // adds an axis of queries; its extent is 1 or the number of queries
       keep = w.op("Reshape", {keep, joined(w, {extents(w, mask, 0), w.ints({1, -1}), w.op("Shape", {mask}, {{"start", int64_t{-1}}})})});
     else
       keep = w.op("Unsqueeze", {keep, rank == 2 ? w.ints({1, 2}) : w.ints({1})});
-    // A mask that is too short must be an error: broadcasting would apply its last element to keys that it does not describe.
+    // Expand reports a mask that is too short. Broadcasting would apply its last element to keys that it does not describe.
     return w.op("Expand", {keep, joined(w, {w.ints({1, 1, 1}), num_keys})});
   }
   if (rank != 4 || !starts) throw Error(ErrorCode::not_implemented, fmt::format("{} of rank {} is not implemented", name, rank));
-  // The mask covers the maximum numbers of queries and keys. A run uses only the rows and columns of its queries and keys.
+  // The mask covers the maximum numbers of queries and keys. Only the rows and columns of this run's queries and keys are used.
   const ValueId num_queries = extents(w, q, 1), first = w.op("Sub", {num_keys, num_queries});
   const ValueId own = sliced(w, sliced(w, mask, first, num_keys, 2), w.ints({0}), num_keys, 3);
   return w.op("Greater", {w.op("Reshape", {own, joined(w, {w.ints({0, 1}), num_queries, num_keys})}), zero});
@@ -116,8 +116,8 @@ std::vector<OpDef> microsoft_attention_ops() {
 
 namespace {
 
-/// Repeats each head of x [batch, length, heads * size] until there are `count` heads; copies of a head are adjacent. All numbers are
-/// int64[1].
+/// Repeats each head of x [batch, length, heads * size] so that there are `count` heads. Copies of a head are adjacent. `heads`, `size` and
+/// `count` are int64[1] tensors.
 ValueId repeat_heads(NodeWriter& w, ValueId x, ValueId heads, ValueId size, ValueId count) {
   const ValueId one = w.ints({1}), times = w.op("Div", {count, heads});
   const ValueId leading = w.op("Shape", {x}, {{"end", int64_t{2}}});
@@ -126,7 +126,8 @@ ValueId repeat_heads(NodeWriter& w, ValueId x, ValueId heads, ValueId size, Valu
   return w.op("Reshape", {repeated, joined(w, {leading, w.op("Mul", {count, size})})}, {{"allowzero", int64_t{1}}});
 }
 
-/// Returns true if keys have, or may have, fewer heads than values. A key has the length of a query, which determines its number of heads.
+/// Returns true if there are, or may be, fewer heads of keys than of values. A key has as many features as a query, so the last extent of
+/// the keys tells their number of heads.
 bool shares_keys(const Decomposition& d, int64_t q_heads, int64_t kv_heads) {
   const int64_t queries = d.extent(d.in(0), 2), keys = d.extent(d.in(1), 2), size = queries / q_heads;
   if (queries < 0 || keys < 0) return kv_heads > 1;
@@ -135,8 +136,8 @@ bool shares_keys(const Decomposition& d, int64_t q_heads, int64_t kv_heads) {
 
 }  // namespace
 
-// Decomposes to ONNX's LinearAttention, or to WindowedLinearAttention if state_window is set. Several heads of values may share one of
-// queries and keys.
+// Decomposes to ONNX's LinearAttention, or to WindowedLinearAttention if `state_window` is set. Several heads of values may share one head
+// of queries and keys.
 void decompose_linear_attention(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   std::vector<ValueId> inputs;

@@ -1,4 +1,4 @@
-// Implements caches of keys and values for GroupQueryAttention and DecoderMaskedMultiHeadAttention: each sample of a batch has its own
+// Implements the key and value caches of GroupQueryAttention and DecoderMaskedMultiHeadAttention, where each sample of a batch has its own
 // length.
 #include "ops/microsoft/attention_cache.h"
 
@@ -38,17 +38,18 @@ void infer_cache_positions(InferContext& c) {
   const auto total = c.known(kTotal);
   if (!total || total->size() != 1 || !c.has_input(kPast) || !c.has_rank(kPast) || c.rank(kPast) != 4) return;
   const Dim &all = (*total)[0], &past = c.shape(kPast)[2];
-  // Rejects a constant length that no run accepts, before a cache of that length is allocated.
+  // Rejects a constant length that every run would reject, before a cache of that length is allocated.
   if (all.is_const() && past.is_const() && length.is_const() && !c.has_input(5)) check_total(all.value(), past.value(), length.value());
   c.set_known(3, {maximum(all, past)});
 }
 
-// Computes for GroupQueryAttention: the row of the cache to write new keys to, the number of valid keys, the positions of the queries, and
-// the length of the caches.
+// Computes for GroupQueryAttention the cache row at which new keys begin, the number of valid keys, the positions of the queries, and the
+// length of the caches.
 struct CachePositions : CachePositionsPlan {
   static CachePositions bind(BindContext& c) { return {CachePositionsPlan::bind(c)}; }
 
-  /// Checks sample b. It has `count` new tokens followed by padding, and with them `end` keys; `total` is the limit of `end`.
+  /// Checks sample b. It has `count` new tokens, followed by padding, and `end` keys including the new ones. `total` is the limit for
+  /// `end`.
   void check_padded(int64_t b, int64_t count, int64_t end, int64_t total) const {
     if (count < 0 || count > std::min(length, end))
       throw Error(ErrorCode::invalid_argument,
@@ -72,7 +73,7 @@ struct CachePositions : CachePositionsPlan {
     const int64_t* ids = c.in<int64_t>(4);
     const int32_t* counts = c.in<int32_t>(5);
     if (!counts) check(total);
-    const bool prompt = !counts && total == length;  // prompt: the cache is empty
+    const bool prompt = !counts && total == length;  // true: the cache is empty
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t end = static_cast<int64_t>(lengths[b]) + 1, first = prompt ? 0 : end - (counts ? counts[b] : length);
       if (counts) check_padded(b, counts[b], end, total);
@@ -83,7 +84,7 @@ struct CachePositions : CachePositionsPlan {
       c.out<int64_t>(1)[b] = causal ? first + length : end;
       for (int64_t s = 0; s < length; ++s) {
         const int64_t own = b * length + s;
-        // The positions of a prompt count up from the first one given.
+        // The first token of a prompt has the position that was given, and later tokens count up from it.
         c.out<int64_t>(2)[own] = prompt ? prompt_position(ids, s) : ids ? ids[own] : first + s;
       }
     }
@@ -104,9 +105,9 @@ void infer_update_cache(InferContext& c) {
   c.set_output(0, c.dtype(0), {update[0], Dim(heads), length, floor_div(update[2], Dim(heads))});
 }
 
-// Writes a cache [batch, heads, length, size]: the rows of `past`, with rows [batch, new, heads * size] of `update` from write_indices[b]
-// on, and zeros behind both. If there are counts, only the first counts[b] rows of `update` are written. If the output is in the memory of
-// `past`, only new rows are written.
+// Writes a cache [batch, heads, length, size]: first rows of `past`, then, from row write_indices[b] on, rows of `update` [batch, new,
+// heads * size], then zeros. If `counts` is given, only the first counts[b] rows of `update` are written. If the output is in the memory of
+// `past`, only the new rows are written.
 struct UpdateCache : UpdateCachePlan {
   static UpdateCache bind(BindContext& c) { return {UpdateCachePlan::bind(c)}; }
 
@@ -142,8 +143,8 @@ struct UpdateCache : UpdateCachePlan {
 
 void infer_gather_beams(InferContext& c) { c.set_output(0, c.input(0)); }
 
-// Reorders a cache [batch * beams, heads, length, size] for a beam search: indirection [batch, beams, at least the past's length] names for
-// each past row the beam, of the same sample, to take it from. Later rows are copied unchanged.
+// Reorders a cache [batch * beams, heads, length, size] for a beam search. indirection [batch, beams, rows] names, for each row of the
+// past, the beam of the same sample from which the row is copied. Rows after the past are copied unchanged.
 struct GatherBeams : GatherBeamsPlan {
   static GatherBeams bind(BindContext& c) { return {GatherBeamsPlan::bind(c)}; }
 

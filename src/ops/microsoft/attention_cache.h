@@ -1,4 +1,4 @@
-// Calls of the cache operators, as bound by the shapes of their operands, for kernels of every device.
+// The extents with which the cache operators compute, derived from the shapes of their operands. Kernels of all devices use them.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace treadle::ops {
 
-/// CachePositions over [batch, length] new tokens, behind a cache of `past` rows.
+/// Extents of CachePositions: [batch, length] new tokens are appended to a cache of `past` rows.
 struct CachePositionsPlan {
   int64_t batch, length, past;
   bool causal;
 
-  /// @throws Error(invalid_argument) if the operands' shapes do not fit together; so do the functions below
+  /// @throws Error(invalid_argument) if the shapes of the operands are inconsistent, as do the other bind functions below
   static CachePositionsPlan bind(const BindContext& c);
 };
 
-/// UpdateCache: `added` rows for each of the heads, behind a cache of `past` rows, into one of `length` rows.
+/// Extents of UpdateCache: each head gets `added` rows, after a cache of `past` rows. The output has `length` rows.
 struct UpdateCachePlan {
   size_t element;  ///< bytes
   int64_t batch, heads, size, added, past, length;
@@ -25,7 +25,7 @@ struct UpdateCachePlan {
   static UpdateCachePlan bind(const BindContext& c);
 };
 
-/// GatherBeams: planes are samples times beams times heads; columns is the length of a row of the indirection.
+/// Extents of GatherBeams. There are samples * beams * heads planes; `columns` is the length of a row of the indirection.
 struct GatherBeamsPlan {
   size_t element;  ///< bytes
   int64_t planes, heads, length, size, beams, columns;
@@ -33,7 +33,7 @@ struct GatherBeamsPlan {
   static GatherBeamsPlan bind(const BindContext& c);
 };
 
-/// WindowPositions over [batch, length] new tokens, behind a cache with room for `capacity` rows.
+/// Extents of WindowPositions: [batch, length] new tokens are appended to a cache that can hold `capacity` rows.
 struct WindowPositionsPlan {
   enum Input : int { kQuery, kPast, kLengths, kTotal, kPositions, kCounts };
   int64_t batch, length, capacity, window;
@@ -41,7 +41,7 @@ struct WindowPositionsPlan {
   static WindowPositionsPlan bind(const BindContext& c);
 };
 
-/// UpdateWindow: `added` rows for each of the heads; the present has `capacity` rows, the keys have `length`.
+/// Extents of UpdateWindow: each head gets `added` rows. The output `present` has `capacity` rows, the output `keys` has `length` rows.
 struct UpdateWindowPlan {
   enum Input : int { kUpdate, kFirst, kRows, kKept, kPast, kCounts };
   enum Output : int { kPresent, kKeys };

@@ -6,7 +6,8 @@ namespace {
 
 enum Input : size_t { kIds, kSegments, kWords, kPositions, kSegmentRows, kGamma, kBeta, kMask, kScales, kZeroPoints = kScales + 5 };
 
-/// Dequantises rows after they were gathered. Scales and zero points are in the order of the five tables from kWords on.
+/// Dequantizes rows of an embedding table after they were gathered. Inputs for the scales and zero points of the five tables are in the
+/// order of the tables, which begin at kWords.
 ValueId dequantized(Decomposition& d, size_t table, ValueId rows) {
   const size_t which = table - kWords;
   ValueId scale = d.op("Reshape", {d.in(kScales + which), d.ints({})}), zero_point = d.in(kZeroPoints + which);

@@ -31,8 +31,8 @@ struct Heads {
   int64_t query, shared;
 };
 
-/// Returns how the cache stores keys or values. "NONE": unquantised; "PER_TENSOR": as codes with one scale; "PER_CHANNEL": as codes with
-/// one scale per head and feature.
+/// Returns how the cache stores keys or values. "NONE": not quantized; "PER_TENSOR": integer codes with one scale; "PER_CHANNEL": integer
+/// codes with a scale for each head and feature.
 std::string_view coding(const Decomposition& d, bool values) {
   return d.attributes().get_string(values ? "v_quant_type" : "k_quant_type", "NONE");
 }
@@ -95,7 +95,7 @@ ValueId normalized(Decomposition& d, ValueId x, size_t weight, std::string_view 
   return merge_features(d, d.op("RMSNormalization", {x, d.in(weight)}, {{"epsilon", value}}));
 }
 
-/// Returns queries, keys and values, each [batch, length, heads * size]. A packed query is split.
+/// Returns queries, keys and values, each [batch, length, heads * size]. If the three are packed in one input, the input is split.
 std::vector<ValueId> separate(Decomposition& d, Heads heads) {
   if (d.has(kKey)) return {d.in(kQuery), d.in(kKey), d.in(kValue)};
   ValueId size = d.op("Div", {extents(d, d.in(kQuery), 2), d.ints({heads.query + 2 * heads.shared})});
@@ -113,14 +113,15 @@ ValueId rotated(Decomposition& d, ValueId x, ValueId positions, int64_t heads) {
     attributes.set("rotary_embedding_dim", 2 * pairs);
     return turned(x);
   }
-  // Only the run determines how many features of a head are rotated, so these are split off, rotated, and joined with the others.
+  // The number of features to rotate is known only during the run. They are split off, rotated, and concatenated with the other features.
   const ValueId apart = d.op("Reshape", {x, d.ints({0, 0, heads, -1})}), width = d.op("Mul", {extents(d, d.in(kCos), 1), d.ints({2})});
   const ValueId turning = turned(merge_features(d, sliced(d, apart, d.ints({0}), width, 3)));
   const ValueId others = sliced(d, apart, width, d.ints({INT64_MAX}), 3);
   return merge_features(d, joined(d, {d.op("Reshape", {turning, d.ints({0, 0, heads, -1})}), others}, 3));
 }
 
-/// The softmax with an attention sink: each head has one more score, for a key whose value is zero. Returns the other keys' weights.
+/// The softmax with an attention sink: each head has one additional score, for a key whose value is zero. Returns the weights of the real
+/// keys.
 ValueId softmax_with_sink(Decomposition& d, ValueId scores) {
   ValueId sink = d.has(kSink) ? d.op("Reshape", {d.in(kSink), d.ints({1, -1, 1, 1})}) : d.scalar(0, d.in(kQuery));
   sink = d.op("Expand", {sink, joined(d, {extents(d, scores, 0, 3), d.ints({1})})});
@@ -128,7 +129,7 @@ ValueId softmax_with_sink(Decomposition& d, ValueId scores) {
   return sliced(d, weights, d.ints({0}), d.ints({-1}), 3);
 }
 
-/// Sets output 3, if it is used: scores or weights for all keys of this run. Scores of keys that a query does not see are 0.
+/// Sets output 3, if it is used, to the scores or weights of all keys of this run. Keys that a query does not see get the score 0.
 void give_scores(Decomposition& d, ValueId scores, bool probabilities) {
   if (!d.wants(3)) return;
   if (!probabilities) scores = d.op("Where", {d.op("IsInf", {scores}), d.scalar(0, d.in(kQuery)), scores});
@@ -136,17 +137,17 @@ void give_scores(Decomposition& d, ValueId scores, bool probabilities) {
   d.give(3, sliced(d, scores, d.ints({0}), total, 3));
 }
 
-/// The cache as the attention reads it (positions, valid rows, bias, k, v), and as the next run gets it.
+/// What the attention reads from a cache (positions, valid rows, bias, k, v), and the caches for the next run (`present_...`).
 struct Cache {
   ValueId positions, rows, bias;
   ValueId k, v, present_key, present_value;
 };
 
-/// Quantises new keys or values [batch, length, heads * size] to int8, or to 4 bits. With 4 bits, a byte contains two codes, the first in
-/// the lower half, and the code 8 means zero.
+/// Quantizes new keys or values [batch, length, heads * size] to int8 or to 4 bits. With 4 bits, a byte has two codes, the first one in its
+/// lower half, and the code 8 represents zero.
 ValueId coded(Decomposition& d, ValueId x, size_t scale) {
   const bool bytes = d.attributes().get_int("kv_cache_bit_width") == 8;
-  // Multiplies by the reciprocal, as onnxruntime does, so that numbers between two codes round alike.
+  // Multiplies by the reciprocal of the scale, as onnxruntime does, so that numbers halfway between two codes round the same way.
   const ValueId factors = d.op("Reciprocal", {d.op("Reshape", {d.cast(d.in(scale), DType::float32), d.ints({-1})})});
   auto number = [&](float value) { return d.constant(Tensor::scalar(value)); };
   x = d.op("Round", {d.op("Mul", {d.cast(x, DType::float32), factors})});
@@ -158,7 +159,7 @@ ValueId coded(Decomposition& d, ValueId x, size_t scale) {
   return d.op("BitwiseOr", {half(0), upper});
 }
 
-/// Dequantises codes [batch, heads, length, size].
+/// Dequantizes integer codes of a cache [batch, heads, length, size].
 ValueId decoded(Decomposition& d, ValueId codes, size_t scale, int64_t heads) {
   const bool per_feature = coding(d, scale == kValueScale) == "PER_CHANNEL";
   const ValueId scales = d.op("Reshape", {d.cast(d.in(scale), DType::float32), per_feature ? d.ints({1, heads, 1, -1}) : d.ints({1})});
@@ -175,7 +176,7 @@ ValueId decoded(Decomposition& d, ValueId codes, size_t scale, int64_t heads) {
   return d.op("CastLike", {d.op("Mul", {numbers, scales}), d.in(kQuery)});
 }
 
-/// Builds a cache that holds the whole sequence.
+/// Builds the nodes for a cache that keeps all tokens of the sequence.
 Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
   auto places = d.op_n("CachePositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 4,
                        {{"causal", d.attributes().get_int("causal", 1)}}, "treadle");
@@ -191,19 +192,19 @@ Cache whole_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads hea
   return {places[2], places[1], d.in(kBias), decoded(d, k, kKeyScale, heads.shared), decoded(d, v, kValueScale, heads.shared), k, v};
 }
 
-/// Gathers the columns of a bias [batch or 1, heads or 1, queries, total] for the rows of `keys`. `origin` is the position of the first
-/// row.
+/// Returns the columns of a bias [batch or 1, heads or 1, queries, total] that belong to the rows of `keys`. The first row has the position
+/// `origin`.
 ValueId bias_of_rows(Decomposition& d, ValueId bias, ValueId keys, ValueId origin) {
   if (bias == kNoValue) return bias;
   const ValueId last = d.op("Squeeze", {d.op("Sub", {extents(d, bias, 3), d.ints({1})}), d.ints({0})});
   ValueId columns = d.op("Add", {d.op("Unsqueeze", {origin, d.ints({1, 2, 3})}), counted(d, extents(d, keys, 2))});
-  columns = d.op("Clip", {columns, integer(d, 0), last});  // other operators mask the columns behind the last key
+  columns = d.op("Clip", {columns, integer(d, 0), last});  // columns after the last key are masked by other operators
   bias = d.op("Expand", {bias, joined(d, {extents(d, origin, 0), d.ints({1, 1, 1})})});
   columns = d.op("Expand", {columns, joined(d, {d.ints({1}), extents(d, bias, 1, 2), d.ints({1})})});
   return d.op("GatherElements", {bias, columns}, {{"axis", int64_t{3}}});
 }
 
-/// Builds a cache that holds only the keys of the window.
+/// Builds the nodes for a cache that keeps only the tokens of the attention window.
 Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads heads) {
   auto places = d.op_n("WindowPositions", {d.in(kQuery), d.in(kPastKey), d.in(kLengths), d.in(kTotal), d.in(kPositions), d.in(kCounts)}, 5,
                        {{"window", d.attributes().get_int("local_window_size")}}, "treadle");
@@ -212,7 +213,7 @@ Cache window_cache(Decomposition& d, const std::vector<ValueId>& parts, Heads he
   };
   const auto k = updated(rotated(d, parts[1], places[2], heads.shared), kPastKey), v = updated(parts[2], kPastValue);
   ValueId rows = places[1];
-  if (d.has(kCounts)) {  // queries that are padding come after the others
+  if (d.has(kCounts)) {  // padding among the queries is at the end
     const ValueId padding = d.op("Sub", {extents(d, d.in(kQuery), 1), d.cast(d.in(kCounts), DType::int64)});
     rows = d.op("Min", {d.op("Add", {rows, padding}), extents(d, k[1], 2)});
   }

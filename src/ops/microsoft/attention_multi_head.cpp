@@ -18,19 +18,20 @@ std::vector<ValueId> unpacked(Decomposition& d, ValueId x, int count) {
 
 struct Projections {
   ValueId q = kNoValue, k = kNoValue, v = kNoValue;
-  bool heads_apart = false;  ///< keys and values are [batch, heads, length, size] already
-  bool open = false;         ///< only the run determines heads_apart
+  bool heads_apart = false;  ///< true: keys and values already have the shape [batch, heads, length, size]
+  bool open = false;         ///< true: the value of heads_apart is known only during the run
 };
 
-/// Fixes the ranks of query, key and value, except for keys and values that may have either layout.
+/// Makes sure that query, key and value have known ranks (by a branch for each possible rank), except for keys and values whose layout may
+/// be either one.
 void settle_ranks(Decomposition& d, bool perhaps_apart) {
   branch_by_rank(d, {0}, {d.has(1) ? 3 : 5});
   const bool told = d.rank(d.in(1)) >= 0 || d.rank(d.in(2)) >= 0;
   if (d.has(1) && (told || !d.has(2) || !perhaps_apart)) branch_by_rank(d, {1, 2}, {d.has(2) ? 3 : 5});
 }
 
-/// Returns keys or values as [batch, heads, length, size]. x may have that shape, or [batch, length, heads * size], which gets the bias
-/// first.
+/// Returns keys or values as [batch, heads, length, size]. x has this shape already, or it is [batch, length, heads * size]; in the latter
+/// case the bias is added.
 ValueId apart_in_any_case(Decomposition& d, ValueId x, ValueId bias, int64_t heads) {
   return by_rank(d, {x, bias}, {0}, {3, 4}, [&](NodeWriter& w, const std::vector<ValueId>& v) {
     if (w.rank(v[0]) == 4) return std::vector{v[0]};
@@ -61,7 +62,7 @@ Projections projections(Decomposition& d) {
   return {d.in(0), d.in(1), d.in(2), key_rank == 4};
 }
 
-/// Adds the bias: its elements for the queries, as many for the keys, and the rest for the values.
+/// Adds the bias, which has elements for the queries, then as many for the keys; the rest are for the values.
 void add_bias(Decomposition& d, Projections& p, size_t input, int64_t heads) {
   ValueId of_keys = kNoValue, of_values = kNoValue;
   if (d.has(input)) {
@@ -82,8 +83,8 @@ bool same_length(const Decomposition& d, ValueId a, ValueId b) {
   return x.has_rank() && y.has_rank() && x.rank() == 3 && y.rank() == 3 && (*x.shape)[1] == (*y.shape)[1];
 }
 
-/// Returns the causal mask of onnxruntime's CPU kernel. If there are more keys than queries, query i sees the keys up to its own index, but
-/// the last query sees all. If the lengths are equal, this is the usual causal mask.
+/// Returns the causal mask of onnxruntime's CPU kernel: query i sees the keys up to index num_past + i, but the last query sees all keys.
+/// If the queries are the last keys, this is the usual causal mask.
 ValueId causal_mask(Decomposition& d, const Projections& p, ValueId num_past, ValueId num_keys) {
   ValueId length = extents(d, p.q, 1), query = counted(d, length);
   ValueId last = d.op("Add", {query, num_past});
@@ -92,20 +93,21 @@ ValueId causal_mask(Decomposition& d, const Projections& p, ValueId num_past, Va
   return d.op("Where", {keep, d.scalar(0, p.q), d.scalar(std::numeric_limits<float>::lowest(), p.q)});
 }
 
-/// Sets the output of scores before the softmax, if it is used. onnxruntime shows the lowest float where a causal mask put -infinity.
+/// Sets the output that has the scores before the softmax, if it is used. As in onnxruntime, masked scores of -infinity become the lowest
+/// float.
 void give_scores(Decomposition& d, ValueId scores) {
   if (d.wants(3)) d.give(3, d.op("Max", {scores, d.scalar(std::numeric_limits<float>::lowest(), d.in(0))}));
 }
 
-/// Keys and values in buffers that past and present share, or in a cache that grows.
+/// The cached keys and values. They are either in buffers that past and present share, or in a cache that grows with each run.
 struct SharedCache {
   ValueId k = kNoValue, v = kNoValue;  ///< the keys and values that the queries attend to
   ValueId present_key = kNoValue, present_value = kNoValue;
   ValueId num_past = kNoValue, num_keys = kNoValue;
-  ValueId valid = kNoValue;  ///< number of valid rows of k and v, per sample; kNoValue: all rows are valid
+  ValueId valid = kNoValue;  ///< number of valid rows of k and v, per sample; kNoValue if all rows are valid
 };
 
-/// Writes new keys and values behind the past's, whose number of rows is the input `length`.
+/// Writes new keys and values to the cache after the past ones. Input number `length` has the number of past rows.
 SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key, size_t length, int64_t heads) {
   SharedCache c{};
   const ValueId batch = extents(d, p.q, 0);
@@ -121,7 +123,7 @@ SharedCache shared_cache(Decomposition& d, const Projections& p, size_t past_key
   return c;
 }
 
-/// Appends the new keys and values to the past ones, if there are any.
+/// Appends the new keys and values to the past ones. If there is no past, the new ones are the whole cache.
 SharedCache growing_cache(Decomposition& d, const Projections& p, size_t past_key, int64_t heads) {
   SharedCache c{};
   const bool past = d.has(past_key);
@@ -135,7 +137,7 @@ SharedCache growing_cache(Decomposition& d, const Projections& p, size_t past_ke
   return c;
 }
 
-/// In a beam search, each row of the past may belong to another beam of the same sample.
+/// For a beam search, replaces each past row of the cache by the row of the beam that input `indirection` names.
 void read_beams(Decomposition& d, SharedCache& c, size_t indirection) {
   for (ValueId* cache : {&c.k, &c.v}) *cache = d.op_n("GatherBeams", {*cache, d.in(indirection), c.num_past}, 1, {}, "treadle")[0];
 }
@@ -193,7 +195,7 @@ void decompose_multi_head(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Decomposes DecoderMaskedMultiHeadAttention, which has one query per sample. Past keys and values are in buffers with more rows than are
+// Decomposes DecoderMaskedMultiHeadAttention, which has one query per sample. The buffers for past keys and values have more rows than are
 // valid.
 void decompose_decoder_masked(Graph& graph, NodeId id) {
   enum Input : size_t { kMask = 3, kAttentionBias, kPastKey, kPastValue, kPastLength, kBeamWidth, kIndirection, kBias };

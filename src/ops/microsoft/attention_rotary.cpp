@@ -1,5 +1,6 @@
-// Implements RotaryEmbedding of com.microsoft: positions are input 1, and may be a single number for the whole batch. MRotaryEmbedding has
-// three positions per token (time, height, width), each for a part of the frequencies (Wang et al. 2024, Qwen2-VL, arXiv:2409.12191).
+// Implements RotaryEmbedding of com.microsoft, whose positions are input 1; a single number serves the whole batch. Also MRotaryEmbedding,
+// which has three positions per token (time, height, width), each for a part of the frequencies (Wang et al. 2024, Qwen2-VL,
+// arXiv:2409.12191).
 #include <algorithm>
 
 #include "ops/microsoft/attention.h"
@@ -8,7 +9,7 @@
 namespace treadle::ops {
 namespace {
 
-/// Returns the positions [batch, length]. If only the first position is given, they count up from it.
+/// Returns the positions [batch, length]. If only one position is given, the tokens' positions count up from it.
 ValueId all_positions(Decomposition& d, ValueId given, ValueId batch, ValueId length) {
   return by_rank(d, {given, batch, length}, {0}, {2, kAnyRank}, [](NodeWriter& w, const std::vector<ValueId>& v) {
     if (w.rank(v[0]) >= 2) return std::vector{v[0]};
@@ -26,14 +27,15 @@ void decompose_rotary(Graph& graph, NodeId id) {
                 fmt::format("rotary_embedding_dim is {} and num_heads {}; the first needs the second", rotated, heads));
   if (a.get_float("scale", 1) != 1)
     throw Error(ErrorCode::not_implemented, fmt::format("scale = {} is not implemented", a.get_float("scale")));
-  // If num_heads is set, the kernel itself can tell [batch, length, features] from [batch, heads, length, size].
+  // If num_heads is set, the kernel itself tells apart [batch, length, features] and [batch, heads, length, size], so no branches are
+  // needed.
   if (heads == 0 && branch_by_rank(d, {0}, {3, 4})) return;
   ValueId x = d.in(0);
   const int rank = d.rank(x);
   if (rank >= 0 && rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
   const ValueId length = d.op("Shape", {x}, {{"start", int64_t{-2}}, {"end", int64_t{-1}}});
   const ValueId positions = all_positions(d, d.in(1), extents(d, x, 0), length);
-  // open: the caches have half as many columns as a head has features, and only the run determines them.
+  // open: the number of heads is unknown before the run. A head has twice as many features as the caches have columns.
   const bool open = rank == 3 && heads == 0;
   if (open) {
     ValueId size = d.op("Mul", {extents(d, d.in(2), 1), d.ints({2})});
@@ -64,7 +66,7 @@ std::vector<int64_t> position_of_frequencies(const std::vector<int64_t>& section
 void decompose_sectioned_rotary(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
-  constexpr int64_t kMostFrequencies = 512;  // limit for the constants made below; a head has 64 frequencies
+  constexpr int64_t kMostFrequencies = 512;  // limit for the constants made below; usual heads have 64 frequencies
   const std::vector<int64_t>& sections = a.get_ints("mrope_section");
   if (sections.size() != 3 || std::any_of(sections.begin(), sections.end(), [](int64_t n) { return n < 0 || n > kMostFrequencies; }))
     throw Error(ErrorCode::invalid_model,
@@ -75,7 +77,8 @@ void decompose_sectioned_rotary(Graph& graph, NodeId id) {
   ValueId x = d.in(0), positions = d.in(1);
   const int rank = d.rank(x);
   if (rank != 3 && rank != 4) throw Error(ErrorCode::invalid_model, fmt::format("input is of rank {}, not 3 or 4", rank));
-  // Looks up all three positions, [3, batch, length, frequencies], and takes for each frequency the one that it uses.
+  // Looks up the angles for all three positions, [3, batch, length, frequencies]. For each frequency, takes the angle of the position it
+  // uses.
   const std::vector<int64_t> which = position_of_frequencies(sections, layout == 1);
   const auto count = static_cast<int64_t>(which.size());
   ValueId choice = d.constant(Tensor::vector<int64_t>(which).reshaped(Shape{1, 1, 1, count}));
@@ -83,7 +86,7 @@ void decompose_sectioned_rotary(Graph& graph, NodeId id) {
   auto chosen = [&](ValueId cache) {
     ValueId all = d.op("Gather", {cache, positions});
     ValueId turns = d.op("Squeeze", {d.op("GatherElements", {all, choice}, {{"axis", int64_t{0}}}), d.ints({0})});
-    return d.scaled(turns, a.get_float("scale", 1), x);  // scales only the rotated features
+    return d.scaled(turns, a.get_float("scale", 1), x);  // the factor applies only to the rotated features
   };
   Attributes attributes = d.copied({"interleaved", "rotary_embedding_dim"});
   if (rank == 3) attributes.set("num_heads", positive(d, "num_heads"));

@@ -1,5 +1,5 @@
-// Implements Attention of com.microsoft, which multiplies its input by the weights of queries, keys and values, and its quantised form
-// QAttention.
+// Implements Attention of com.microsoft, which first multiplies its input by the weights for queries, keys and values, and QAttention, its
+// form with quantized operands.
 #include <algorithm>
 
 #include "ops/microsoft/attention.h"
@@ -8,7 +8,7 @@
 namespace treadle::ops {
 namespace {
 
-/// Returns the keys (i = 0) or values (i = 1) in com.microsoft's past [2, batch, heads, length, size].
+/// Returns the keys (i = 0) or the values (i = 1) from a past [2, batch, heads, length, size] of com.microsoft.
 ValueId half_of(Decomposition& d, ValueId past, int64_t i) {
   return past == kNoValue ? kNoValue : d.op("Gather", {past, integer(d, i)}, {{"axis", int64_t{0}}});
 }

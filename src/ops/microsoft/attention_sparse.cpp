@@ -1,5 +1,5 @@
-// Implements SparseAttention: a GroupQueryAttention whose queries see only some blocks of the keys. Layouts in CSR name the blocks that
-// each block of queries sees. Head h uses layout h modulo their number.
+// Implements SparseAttention: a GroupQueryAttention whose queries see only some blocks of keys. Layouts (sparse matrices in CSR form) list,
+// for each block of queries, the blocks of keys that it sees. Head h uses the layout with index h modulo the number of layouts.
 #include <algorithm>
 #include <limits>
 
@@ -38,7 +38,7 @@ void infer_sparse_blocks(InferContext& c) {
   c.set_output(0, DType::float32, {c.shape(0)[0], c.get_int("num_heads"), c.shape(0)[1], c.shape(1)[2]});
 }
 
-// Computes the bias for scores [batch, heads, queries, keys]: 0 in the blocks of the layout, -inf elsewhere.
+// Computes the bias for scores [batch, heads, queries, keys]: 0 in blocks that the layout lists, and -inf in the others.
 struct SparseBlocks {
   int64_t batch, length, keys, heads, layouts, blocks, entries, block;
 

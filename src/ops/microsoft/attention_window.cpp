@@ -1,5 +1,5 @@
-// Implements caches of keys and values that contain only a window: GroupQueryAttention with sliding_window_cache = 1, as onnxruntime's
-// schema defines it.
+// Implements caches that keep the keys and values of an attention window only: GroupQueryAttention with sliding_window_cache = 1, as
+// onnxruntime's schema defines it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace treadle::ops {
 namespace {
 
-/// Returns how many of `total` keys a cache for `capacity` keys contains. When it is full, it drops several keys at a time.
+/// Returns the number of keys, out of `total`, that are in a cache for `capacity` keys. A full cache drops several keys at once.
 int64_t resident(int64_t total, int64_t capacity, int64_t window) {
   if (total <= capacity) return total;
   const int64_t gap = capacity - window + 1;
@@ -33,8 +33,8 @@ void infer_window_positions(InferContext& c) {
   c.set_output(2, DType::int64, {batch, length});
 }
 
-// Computes for each sample: the first row of the cache that its queries see; how many rows they see, new ones included; the positions of
-// its queries; the first of the seen rows that stays in the cache; and the position of the first seen row.
+// Computes for each sample: the first cache row that its queries see; the number of rows that they see, including new ones; the positions
+// of the queries; the index, among the seen rows, of the first one that stays in the cache; and the position of the first seen row.
 struct WindowPositions : WindowPositionsPlan {
   enum Output : int { kFirst, kRows, kPositionIds, kKept, kOrigin };
   static WindowPositions bind(BindContext& c) { return {WindowPositionsPlan::bind(c)}; }
@@ -44,7 +44,7 @@ struct WindowPositions : WindowPositionsPlan {
     const int64_t total = *c.in<int32_t>(kTotal);
     const int64_t* ids = c.in<int64_t>(kPositions);
     const int32_t* counts = c.in<int32_t>(kCounts);
-    const bool prompt = !counts && total == length;  // prompt: the cache is empty
+    const bool prompt = !counts && total == length;  // true: the cache is empty
     if (length > 1 && !prompt && !counts && batch != 1)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{} new tokens behind a past, for a batch of {}: either has to be 1", length, batch));
@@ -55,7 +55,7 @@ struct WindowPositions : WindowPositionsPlan {
       if (end < 1 || past < 0 || end > total)
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("seqlens_k[{}] = {}, for {} new tokens and total_sequence_length = {}", b, lengths[b], added, total));
-      // The first query sees window - 1 past keys. The cache may keep more.
+      // The first query sees window - 1 past keys. The cache may hold more of them.
       const int64_t before = resident(past, capacity, window), after = resident(end, capacity, window);
       const int64_t carried = std::max(after - added, std::min(before, window - 1)), rows = carried + added;
       c.out<int64_t>(kFirst)[b] = before - carried;
@@ -64,7 +64,7 @@ struct WindowPositions : WindowPositionsPlan {
       c.out<int64_t>(kOrigin)[b] = end - rows;
       for (int64_t s = 0; s < length; ++s) {
         const int64_t own = b * length + s;
-        // The positions of a prompt count up from the first one given.
+        // The first token of a prompt has the position that was given, and later tokens count up from it.
         c.out<int64_t>(kPositionIds)[own] = prompt ? prompt_position(ids, s) : ids ? ids[own] : past + s;
       }
     }
@@ -82,9 +82,9 @@ void infer_update_window(InferContext& c) {
   c.set_output(1, c.dtype(kUpdate), {past[0], past[1], past[2] + update[1] - Dim(1), past[3]});
 }
 
-// Writes two buffers [batch, heads, rows, size]. Keys: rows of `past` from first[b] on, then rows of `update` [batch, new, heads * size]
-// (only counts[b], if there are counts), rows[b] in all, then zeros. Present: the keys from kept[b] on. With one new row, both have the
-// same length; with more, the keys also hold rows that the present drops.
+// Writes two buffers [batch, heads, rows, size]. `keys` gets rows[b] rows, then zeros: first rows of `past` from first[b] on, then rows of
+// `update` [batch, new, heads * size] (counts[b] of them if `counts` is given). `present`, the next cache, gets the same rows from kept[b]
+// on. `keys` is longer than `present` if there are several new rows, since it also has rows that `present` drops.
 struct UpdateWindow : UpdateWindowPlan {
   static UpdateWindow bind(BindContext& c) { return {UpdateWindowPlan::bind(c)}; }
 
@@ -114,7 +114,7 @@ struct UpdateWindow : UpdateWindowPlan {
         std::memcpy(all, own + bytes(first[b]), bytes(carried));
         for (int64_t s = 0; s < new_rows(b); ++s) std::memcpy(all + bytes(carried + s), from + bytes((b * added + s) * heads + h), row);
         std::memset(all + bytes(rows[b]), 0, bytes(length - rows[b]));
-        // If the present is in the memory of `past`, rows that keep their place are not copied.
+        // If `present` is in the memory of `past`, rows that stay in the same place need no copy.
         const bool there = dst == own && first[b] + kept[b] == 0;
         const int64_t done = there ? carried : 0, staying = rows[b] - kept[b];
         std::memcpy(dst + bytes(done), all + bytes(kept[b] + done), bytes(staying - done));

@@ -1,5 +1,5 @@
-// Implements AttnLSTM (com.microsoft 1): an LSTM that also reads the previous step's attention to a memory. Each direction is a Scan whose
-// body is a step of ONNX's LSTM followed by Bahdanau attention.
+// Implements AttnLSTM (com.microsoft 1): an LSTM that also reads, in each step, the context vector that attention to a memory gave in the
+// previous step. Each direction is a Scan, whose body is one step of ONNX's LSTM followed by Bahdanau attention.
 #include <fmt/format.h>
 
 #include <limits>
@@ -30,7 +30,7 @@ enum Input : size_t {
   kAttentionWeights
 };
 
-/// Returns the attributes of one direction's LSTM, with its part of the activations and their parameters.
+/// Returns the attributes for the LSTM of one direction, including the direction's activations and their parameters.
 Attributes of_direction(const Decomposition& d, size_t direction, size_t directions) {
   constexpr size_t kActivations = 3;
   Attributes made = d.copied({"clip", "hidden_size", "input_forget"});
@@ -39,7 +39,7 @@ Attributes of_direction(const Decomposition& d, size_t direction, size_t directi
   if (names.size() != kActivations * directions)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("activations has {} elements; expected {}", names.size(), kActivations * directions));
-  // The lists alpha and beta contain parameters only for functions that have them, in the functions' order.
+  // The lists alpha and beta have elements only for those functions that take such a parameter, in the order of the functions.
   const auto &alphas = d.attributes().get_floats("activation_alpha"), &betas = d.attributes().get_floats("activation_beta");
   size_t next_alpha = 0, next_beta = 0;
   std::vector<std::string> own;
@@ -88,14 +88,14 @@ class AttentiveLstm {
   }
 
  private:
-  /// Returns the part of an operand that belongs to a direction, with or without its axis; kNoValue if the operand is absent.
+  /// Returns an operand's part for one direction, with or without the axis of directions; kNoValue if the operand is absent.
   ValueId part(size_t input, size_t direction, bool keep_axis) const {
     if (!d_.has(input)) return kNoValue;
     if (!keep_axis) return d_.op("Gather", {d_.in(input), d_.constant(Tensor::scalar(static_cast<int64_t>(direction)))});
     const auto at = static_cast<int64_t>(direction);
     return directions_ == 1 ? d_.in(input) : d_.op("Slice", {d_.in(input), d_.ints({at}), d_.ints({at + 1}), d_.ints({0})});
   }
-  /// Returns a mask [batch, steps of the memory]: -infinity beyond the end of each memory, else 0.
+  /// Returns a mask [batch, steps of the memory]: -infinity after the end of a sample's memory, and 0 before.
   ValueId padding_of_memory() const {
     if (!d_.has(kMemoryLengths)) return kNoValue;
     const ValueId places =
@@ -113,12 +113,12 @@ class AttentiveLstm {
     return d_.op("ReverseSequence", {x, d_.cast(lengths_, DType::int64)}, {{"batch_axis", int64_t{1}}, {"time_axis", int64_t{0}}});
   }
 
-  /// Adds one direction's LSTM. @return Y without the axis of directions, and Y_h and Y_c with it
+  /// Adds the LSTM of one direction. Returns Y without the axis of directions, and Y_h and Y_c with this axis.
   std::vector<ValueId> direction(size_t index, bool reverse) const {
     Graph& graph = d_.graph();
     const ValueId hidden = d_.op("Shape", {d_.in(kR)}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
     auto state = [&](size_t input) { return d_.has(input) ? part(input, index, true) : zeros({d_.ints({1}), batch_, hidden}); };
-    // The last columns of W are for the attention, the others for the input.
+    // The last columns of W multiply the attention's context vector, the columns before them multiply the input.
     auto columns = [&](size_t input) { return d_.op("Shape", {d_.in(input)}, {{"start", int64_t{2}}, {"end", int64_t{3}}}); };
     const ValueId attended = zeros({batch_, d_.op("Sub", {columns(kW), columns(kX)})});
     const ValueId keys = d_.op("MatMul", {d_.in(kMemory), part(kMemoryWeights, index, false)});
@@ -144,7 +144,7 @@ class AttentiveLstm {
     };
     NodeWriter w(inside, kNoNode, d_.node().name);
     const ValueId read = w.op("Unsqueeze", {w.op("Concat", {inside.inputs[3], inside.inputs[2]}, {{"axis", int64_t{1}}}), w.ints({0})});
-    // After a sequence's end, its steps run the LSTM with sequence length 0, which keeps the state.
+    // In steps after a sequence's end, the LSTM gets a sequence length of 0, which leaves the state unchanged.
     const ValueId left = w.op("Clip", {w.op("Sub", {capture(lengths_), inside.inputs[4]}), w.constant(Tensor::scalar<int32_t>(0)),
                                        w.constant(Tensor::scalar<int32_t>(1))});
     const auto cell = w.op_n("LSTM",

@@ -1,4 +1,4 @@
-// Implements GatedDeltaNet (com.microsoft 1): the recurrence of gated linear attention over packed sequences.
+// Implements GatedDeltaNet (com.microsoft 1), the recurrence of gated linear attention, for packed sequences.
 #include <algorithm>
 #include <cmath>
 
@@ -85,7 +85,7 @@ float dot(const float* a, const float* b, int64_t n) {
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
-// Each head of each sequence passes over the tokens with a state [value_size, key_size].
+// Goes through the tokens of a sequence and updates a state [value_size, key_size], separately for each head of each sequence.
 struct GatedDeltaNet {
   Rules rules;
   int64_t batch, tokens, shared, heads, key_size, value_size;
@@ -162,7 +162,7 @@ struct GatedDeltaNet {
     check_equal(c.num_elements(kBias), bias_per_key ? heads * key_size : heads, "elements of dt_bias and heads of values");
   }
 
-  /// Returns the first token of sequence b; for b = number of sequences, the end of the last one.
+  /// Returns the index of the first token of sequence b. For b = the number of sequences, returns the end of the last one.
   int64_t begin(const RunContext& c, int64_t b) const {
     const int32_t* ends = c.in<int32_t>(kEnds);
     return ends ? ends[b] : batch == 0 ? 0 : b * (tokens / batch);
@@ -179,7 +179,7 @@ struct GatedDeltaNet {
     if (c.out<float>(kUpdate)) std::fill_n(c.out<float>(kUpdate), batch * row_of_updates(), 0.0F);
     const int64_t elements = key_size * value_size;
     const bool idle = tokens == 0 || value_size == 0;
-    if (idle && elements == 0) return;  // without this return, a loop over many heads would visit no elements
+    if (idle && elements == 0) return;  // there is nothing to compute; returning saves a loop over many heads
     parallel_for(c.pool(), batch * heads, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         float* room = idle ? nullptr : c.scratch<float>() + i * (3 * key_size + (has_final ? 0 : elements));
@@ -199,7 +199,7 @@ struct GatedDeltaNet {
     for (int64_t t = from; t < to; ++t) step(c, t, h, state, room, t - from < kept ? update : nullptr, t - from);
   }
 
-  /// Reads a head's vector, normalised to length 1 if the attribute asks for it.
+  /// Copies a head's vector, scaled to length 1 if the node's attribute asks for normalization.
   void load(const float* from, float* to) const {
     const float factor = rules.normalized ? 1 / std::sqrt(dot(from, from, key_size) + 1e-12F) : 1;
     for (int64_t k = 0; k < key_size; ++k) to[k] = from[k] * factor;
@@ -209,12 +209,12 @@ struct GatedDeltaNet {
     if (rules.gate == Gate::none) return std::exp(g);
     const float rate = std::exp(c.in<float>(kALog)[h]);
     g += c.in<float>(kBias)[bias_per_key ? h * key_size + k : h];
-    // Computes softplus in a form in which exp() cannot overflow.
+    // Computes softplus as max(g, 0) + log(1 + exp(-|g|)), where exp() cannot overflow.
     g = rules.gate == Gate::softplus ? -rate * (std::max(g, 0.0F) + std::log1p(std::exp(-std::abs(g))))
                                      : rules.lower_bound * sigmoid(rate * g);
     return std::exp(g);
   }
-  /// @param update  memory in which the sequence stores its state updates; null: they are not stored
+  /// @param update  memory for the sequence's state updates; null: they are not stored
   void step(RunContext& c, int64_t t, int64_t h, float* state, float* room, float* update, int64_t slot) const {
     const int64_t own = h / (heads / shared), width = packed ? 2 * shared * key_size + heads * value_size : shared * key_size;
     const float* q = c.in<float>(kQuery) + t * width;

@@ -1,5 +1,5 @@
-// Decomposes fused operators of com.microsoft, which optimised models contain, into ONNX's. Also SimplifiedLayerNormalization, which such
-// models use in the default domain.
+// Decomposes fused operators of com.microsoft, which exported optimized models contain, into ONNX operators; also
+// SimplifiedLayerNormalization, which such models use in the default domain.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -12,7 +12,7 @@
 namespace treadle::ops {
 namespace {
 
-/// Applies the activation of a fused operator, with the parameters that the node gives. An empty name means no activation.
+/// Applies the activation of a fused operator, with the parameters that the node gives. For an empty name, returns x.
 ValueId activate(Decomposition& d, ValueId x, std::string_view name, std::span<const float> parameters) {
   if (name.empty()) return x;
   const ScalarFunction* function = find_function(name);
@@ -31,7 +31,7 @@ ValueId activate(Decomposition& d, ValueId x, std::string_view name, std::span<c
   return d.op(function->name, std::move(inputs), std::move(attributes));
 }
 
-/// Applies the activation that the node's attributes describe.
+/// Applies the activation that the node's attributes name, with their parameters.
 ValueId activate(Decomposition& d, ValueId x) {
   std::vector<float> parameters;
   for (std::string_view name : {"activation_alpha", "activation_beta", "activation_gamma"})
@@ -39,7 +39,7 @@ ValueId activate(Decomposition& d, ValueId x) {
   return activate(d, x, d.attributes().get_string("activation"), parameters);
 }
 
-/// Returns the permutation for FusedMatMul's flags: `batch` moves axis 0 after the batch axes, `last` swaps the last two axes.
+/// Returns the permutation for an operand of FusedMatMul: `batch` moves axis 0 behind the other batch axes, `last` swaps the last two axes.
 std::vector<int64_t> product_order(int rank, bool batch, bool last) {
   std::vector<int64_t> order;
   for (int i = 0; i < rank; ++i) order.push_back(i);
@@ -48,8 +48,8 @@ std::vector<int64_t> product_order(int rank, bool batch, bool last) {
   return order;
 }
 
-/// Transposes an operand of FusedMatMul by these flags. A vector stays unchanged. If the rank is unknown, leading axes are merged for the
-/// Transpose.
+/// Transposes an operand of FusedMatMul by the flags of product_order(). Vectors stay unchanged. If the rank is unknown, batch axes are
+/// merged first, so that a Transpose of fixed rank suffices.
 ValueId turned(Decomposition& d, ValueId operand, bool batch, bool last) {
   if (!batch && !last) return operand;
   return by_rank(d, {operand}, {0}, {1, kAnyRank}, [&](NodeWriter& w, const std::vector<ValueId>& v) {
@@ -112,7 +112,7 @@ void decompose_quick_gelu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Returns 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` on, which stay with extent 1.
+/// Returns 1 / sqrt(mean(x^2) + epsilon), where the mean is over the axes from `axis` on. These axes keep an extent of 1.
 ValueId reciprocal_root_mean_square(Decomposition& d, ValueId x, int64_t axis, int rank, float epsilon) {
   if (axis < -kMaxRank || axis >= kMaxRank) throw Error(ErrorCode::invalid_model, fmt::format("axis is {}", axis));
   ValueId axes;
@@ -128,7 +128,7 @@ ValueId reciprocal_root_mean_square(Decomposition& d, ValueId x, int64_t axis, i
   return d.op("Reciprocal", {d.op("Sqrt", {d.op("Add", {mean, d.constant(Tensor::scalar(epsilon))})})});
 }
 
-// Computes output = norm(input + skip + bias); output 3 is the sum.
+// Computes output 0 = norm(input + skip + bias), and output 3 = the sum that is normalized.
 void decompose_skip_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   bool simplified = d.node().op_type == "SkipSimplifiedLayerNormalization";
@@ -140,7 +140,7 @@ void decompose_skip_norm(Graph& graph, NodeId id) {
   if (simplified) {
     d.give(0, d.op("RMSNormalization", {sum, d.in(2)}, attributes));
     const ValueId root = d.wants(1) || d.wants(2) ? reciprocal_root_mean_square(d, sum, -1, -1, epsilon) : kNoValue;
-    if (d.wants(1)) d.give(1, d.op("Mul", {root, d.constant(Tensor::scalar(0.0F))}));  // the mean is 0, since nothing is subtracted
+    if (d.wants(1)) d.give(1, d.op("Mul", {root, d.constant(Tensor::scalar(0.0F))}));  // this operator subtracts no mean
     if (d.wants(2)) d.give(2, root);
   } else {
     auto outputs = d.op_n("LayerNormalization", {sum, d.in(2), d.in(3)}, 3, attributes);
@@ -166,7 +166,7 @@ void decompose_embed_norm(Graph& graph, NodeId id) {
   ValueId ids = d.in(0), words = d.op("Gather", {d.in(2), ids}), positions;
   if (d.has(8)) {
     positions = d.op("Gather", {d.in(3), d.in(8)});
-  } else {  // takes the first rows, up to the sequence's length
+  } else {  // the first rows are the positions 0, 1, ..., length - 1
     ValueId length = d.op("Shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
     positions = d.op("Slice", {d.in(3), d.ints({0}), length, d.ints({0})});
   }

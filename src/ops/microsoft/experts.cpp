@@ -19,7 +19,7 @@ using kernels::ExpertGate;
 using kernels::ExpertLayer;
 using kernels::ExpertsParams;
 
-/// The indices of a layer's inputs; -1 if the operator does not have the input.
+/// The indices of the inputs of one layer; -1 for an input that the operator does not have.
 struct LayerInputs {
   int weights, scales, bias, zero_points;
 };
@@ -29,7 +29,8 @@ constexpr int kRouterWeights = 14;
 
 bool is_swiglu(std::string_view activation_type) { return activation_type == "swiglu"; }
 
-/// Returns the activation of the first layer. onnxruntime's "gelu" is the tanh approximation. SwiGLU is applied after the layer.
+/// Returns the activation after the first layer. onnxruntime's "gelu" is the tanh approximation. SwiGLU is computed separately, so it maps
+/// to none.
 kernels::ExpertActivation activation_of(std::string_view name) {
   if (name == "identity" || is_swiglu(name)) return {.code = kernels::Unary::none};
   if (name != "relu" && name != "silu" && name != "gelu")
@@ -45,7 +46,7 @@ void infer(InferContext& c) {
   if (sparse != 0) throw Error(ErrorCode::not_implemented, "use_sparse_mixer is not implemented");
   if (k < 1) throw Error(ErrorCode::invalid_argument, fmt::format("k = {}; expected at least 1", k));
   const std::string_view activation = c.get_string("activation_type", "relu");
-  activation_of(activation);  // called because it rejects unknown names
+  activation_of(activation);  // throws for unknown names
   const bool gated = is_swiglu(activation);
   if (!gated && c.get_int("swiglu_limit_after_activation") != 0)
     throw Error(ErrorCode::invalid_argument, fmt::format("swiglu_limit_after_activation = 1 with activation_type = \"{}\"", activation));
@@ -65,19 +66,19 @@ void infer(InferContext& c) {
   c.set_output(0, c.input(0));
 }
 
-/// Checks the shape of an input. @throws Error(invalid_argument) if it has another shape.
+/// Throws Error(invalid_argument) if an input does not have the expected shape.
 void check_shape(const BindContext& c, int input, const Shape& expected) {
   if (c.shape(input) != expected)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("the input {} is {}, expected {}", input, to_string(c.shape(input)), to_string(expected)));
 }
 
-/// Describes a layer [experts, N, K] of floats or codes, and checks the shapes of its operands.
+/// Describes a layer whose weights are floats or quantized codes [experts, N, K], and checks the shapes of its operands.
 ExpertLayer bind_layer(const BindContext& c, const LayerInputs& inputs, int64_t experts, int64_t N, int64_t K, int bits) {
   ExpertLayer layer{.N = N, .K = K};
   if (c.has_input(inputs.bias)) check_shape(c, inputs.bias, {experts, N});
   if (inputs.scales < 0) {
-    // Files of an older schema declare [experts, K, N]; onnxruntime reads the same elements in the same order.
+    // Files of an older schema declare the shape [experts, K, N], but onnxruntime reads the elements as [experts, N, K].
     if (c.shape(inputs.weights) != Shape{experts, K, N}) check_shape(c, inputs.weights, {experts, N, K});
     return layer;
   }
@@ -119,7 +120,7 @@ struct Experts {
     if (e.quantized && c.has_input(kRouterWeights)) check_shape(c, kRouterWeights, {p.tokens, p.experts});
     p.activation = activation_of(c.get_string("activation_type", "relu"));
     p.swiglu = is_swiglu(c.get_string("activation_type", "relu"));
-    // Without router weights, onnxruntime's QMoE normalises over the chosen experts even if the attribute is 0.
+    // Without router weights, onnxruntime's QMoE normalizes the weights of the chosen experts even if the attribute is 0.
     p.normalize = c.get_int("normalize_routing_weights") != 0 || (e.quantized && !c.has_input(kRouterWeights));
     p.alpha = c.get_float("activation_alpha", 1);
     p.beta = c.get_float("activation_beta", 0);

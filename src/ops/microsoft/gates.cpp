@@ -1,5 +1,5 @@
-// Decompositions of gates, branch-wise normalisations and hyper-connections of com.microsoft, which exporters of recent language models
-// write.
+// Decomposes operators of com.microsoft that exporters of recent language models write: gates, normalizations per branch, and
+// hyper-connections (several parallel residual streams).
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -11,10 +11,10 @@
 namespace treadle::ops {
 namespace {
 
-/// The end of a Slice to the end of the axis.
+/// As the end of a Slice, this means the end of the axis.
 constexpr int64_t kToTheEnd = std::numeric_limits<int64_t>::max();
 
-/// Casts to float32, in which these operators compute.
+/// Casts to float32, the type in which these operators compute.
 ValueId widened(Decomposition& d, ValueId x) { return d.type(x).dtype == DType::float32 ? x : d.cast(x, DType::float32); }
 /// Casts the float32 value `y` to the dtype of `like`.
 ValueId rounded(Decomposition& d, ValueId y, ValueId like) {
@@ -29,19 +29,19 @@ ValueId rms_normalized(Decomposition& d, ValueId x, float epsilon) {
 
 ValueId silu(Decomposition& d, ValueId x) { return d.op("Mul", {x, d.op("Sigmoid", {x})}); }
 
-/// Returns the shape of x without its last axis, followed by `more`.
+/// Returns the shape of x without its last axis, with the extents `more` appended.
 ValueId leading_shape(Decomposition& d, ValueId x, std::vector<ValueId> more) {
   more.insert(more.begin(), d.op("Shape", {x}, {{"end", int64_t{-1}}}));
   return d.op("Concat", std::move(more), {{"axis", int64_t{0}}});
 }
 
-// Decomposes Y = X / rms(X) * scale * activation(gate). The mean is over groups of as many elements as scale has.
+// Decomposes Y = X / rms(X) * scale * activation(gate). The root mean square is over groups as large as `scale`.
 void decompose_gated_rms_norm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   std::string_view activation = d.attributes().get_string("activation", "silu");
   if (activation != "silu" && activation != "swish" && activation != "sigmoid")
     throw Error(ErrorCode::invalid_model, fmt::format("activation is \"{}\", not silu, swish or sigmoid", activation));
-  const ValueId scale = d.op("Reshape", {d.in(1), d.ints({-1})});  // needed since scale may have any rank
+  const ValueId scale = d.op("Reshape", {d.in(1), d.ints({-1})});  // since `scale` may have any rank
   int64_t group = d.rank(d.in(1)) == 1 ? d.extent(d.in(1), 0) : -1, width = d.extent(d.in(0), -1);
   if (group > 0 && width >= 0 && width % group != 0)
     throw Error(ErrorCode::invalid_model, fmt::format("the last extent of X is {}, not a multiple of the {} of scale", width, group));
@@ -56,7 +56,7 @@ void decompose_gated_rms_norm(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Decomposes Y = X + Y * gate. With gate_weight, the gate is sigmoid(gate * gate_weight), and each step is rounded to bfloat16.
+// Decomposes Y = X + Y * gate. If there is a gate_weight, the gate is sigmoid(gate * gate_weight), and each operation rounds to bfloat16.
 void decompose_gated_add(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId gate = d.in(2);
@@ -69,7 +69,7 @@ void decompose_gated_add(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Rounds each step to the dtype of X.
+// Decomposes ScaledSilu; each operation rounds to the dtype of X.
 void decompose_scaled_silu(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId scale = d.has(1) ? widened(d, d.in(1)) : d.constant(Tensor::scalar(d.attributes().get_float("alpha", 1)));
@@ -79,11 +79,11 @@ void decompose_scaled_silu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Input 0 in the form of streams [.., C, H]; in the file, the last two axes may be merged.
+/// Input 0 as parallel streams [.., C, H], where C is the number of branches. In the model, the last two axes may be merged.
 struct Streams {
   ValueId grouped = kNoValue;
-  int rank = 0;          ///< rank of the grouped form [.., C, H]
-  int64_t branches = 0;  ///< the extent C; -1: only the run determines it
+  int rank = 0;          ///< rank of `grouped`, whose shape is [.., C, H]
+  int64_t branches = 0;  ///< the extent C; -1 if it is known only during the run
   bool flattened = false;
   /// Returns the number of branches, C, as int64[1].
   ValueId count(Decomposition& d) const {
@@ -91,17 +91,17 @@ struct Streams {
   }
 };
 
-/// Fixes the ranks of streams and gates. @return true if the node was replaced by branches, one for each rank
+/// Makes sure that streams and gates have known ranks. Returns true if this replaced the node by branches, one per possible rank.
 /// @param others  further operands, each with its rank minus the rank of the grouped streams
 bool settle_ranks(Decomposition& d, std::initializer_list<size_t> gates, std::initializer_list<std::pair<size_t, int>> others = {}) {
-  const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // number of axes that are merged in the file
+  const int joined = d.attributes().get_int("num_branches", 0) != 0 ? 1 : 0;  // number of axes that the model has merged
   const int64_t branches = joined != 0 ? d.attributes().get_int("num_branches", 0) : -1;
   int most = 4;
   for (size_t i : gates) most = std::max(most, d.rank(d.in(i)) + 1);
   for (const auto& other : others) most = std::max(most, d.rank(d.in(other.first)) - other.second);
   std::vector<int> ranks;
   for (int rank = most; rank >= 2; --rank) ranks.push_back(rank - joined);
-  // If the rank of an operand is known, only one or two ranks are possible.
+  // The known rank of one operand leaves only one or two possible ranks for the streams.
   for (size_t i : gates) {
     const int own = d.rank(d.in(i));
     const int64_t count = own < 2 ? -1 : d.extent(d.in(i), -2), width = own < 1 ? -1 : d.extent(d.in(i), -1);
@@ -139,7 +139,7 @@ Streams grouped_streams(Decomposition& d) {
   return s;
 }
 
-/// Reshapes gates [.., C], [.., C, 1], [.., C, H] or [.., C * H] to broadcast against the grouped streams.
+/// Reshapes gates of the shape [.., C], [.., C, 1], [.., C, H] or [.., C * H] so that they broadcast to the grouped streams.
 ValueId broadcast_gates(Decomposition& d, size_t input, const Streams& streams) {
   ValueId gates = widened(d, d.in(input));
   const int rank = d.rank(d.in(input));
@@ -154,7 +154,7 @@ ValueId broadcast_gates(Decomposition& d, size_t input, const Streams& streams) 
   return d.op("Reshape", {gates, leading_shape(d, d.in(input), {d.ints({streams.branches, width / streams.branches})})});
 }
 
-// Computes Y[.., h] = reduction_scale * sum over c of X[.., c, h] * gate[.., c, h].
+// Decomposes Y[.., h] = reduction_scale * sum over c of X[.., c, h] * gate[.., c, h].
 void decompose_pre_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (settle_ranks(d, {1})) return;
@@ -167,7 +167,7 @@ void decompose_pre_mix(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Computes Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
+// Decomposes Y[.., k, h] = sum over c of mix[.., c, k] * X[.., c, h], plus gate[.., k, h] * block[.., h].
 void decompose_post_mix(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (settle_ranks(d, {2}, {{1, -1}, {3, 0}})) return;
@@ -193,7 +193,7 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
   ValueId y = rms_normalized(d, streams.grouped, d.attributes().get_float("epsilon", 1e-5F));
   if (d.has(1)) {
     ValueId scale = widened(d, d.in(1));
-    // scale is [H], or [C * H] for all branches.
+    // `scale` is [H] for all branches together, or [C * H] with numbers for each branch.
     if (d.rank(d.in(1)) == 1)
       scale =
           d.op("Reshape",
@@ -205,10 +205,10 @@ void decompose_branchwise_rms_norm(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Computes decay = decay_scale * softplus(a + dt_bias) and beta = sigmoid(b).
+// Decomposes two formulas: decay = decay_scale * softplus(a + dt_bias) and beta = sigmoid(b).
 void decompose_linear_attention_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
-  auto of_heads = [&](size_t i) { return d.op("Reshape", {d.in(i), d.ints({-1})}); };  // the operand may have any rank
+  auto of_heads = [&](size_t i) { return d.op("Reshape", {d.in(i), d.ints({-1})}); };  // since the operand may have any rank
   ValueId decay = d.op("Mul", {of_heads(2), d.op("Softplus", {d.op("Add", {widened(d, d.in(0)), of_heads(1)})})});
   d.give(0, rounded(d, decay, d.in(0)));
   if (d.wants(1)) {
@@ -218,8 +218,8 @@ void decompose_linear_attention_gate(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Computes gate = sigmoid(sign(dot) sqrt(max(|dot|, 1e-6))). `dot` is the scaled dot product of normalised key and query, per token and
-// branch.
+// Decomposes gate = sigmoid(sign(dot) sqrt(max(|dot|, 1e-6))). For each token and branch, `dot` is the scaled dot product of the normalized
+// key and query.
 void decompose_engram_gate(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   float epsilon = d.attributes().get_float("epsilon", 1e-5F);
@@ -239,7 +239,8 @@ void decompose_engram_gate(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Returns the last `window` states, each `past` positions long, with zeros for states before the first new position.
+/// Returns the convolution's states after each of the last `window` positions. A state has `past` positions. States from before the first
+/// new position are zeros.
 ValueId windowed_states(Decomposition& d, ValueId x, ValueId all, int64_t past, int64_t window) {
   const ValueId length = d.op("Shape", {x}, {{"start", int64_t{2}}});
   const ValueId padded = d.op("Pad", {all, d.ints({0, 0, window, 0, 0, 0})});
@@ -254,14 +255,14 @@ ValueId windowed_states(Decomposition& d, ValueId x, ValueId all, int64_t past, 
   return d.op("Concat", std::move(slots), {{"axis", int64_t{0}}});
 }
 
-/// Turns [batch, length, …] into [batch, channels, length].
+/// Flattens and transposes [batch, length, …] to [batch, channels, length].
 ValueId channels_in_front(Decomposition& d, ValueId x) {
   const ValueId channels = d.op("Shape", {d.in(1)}, {{"end", int64_t{1}}});
   x = d.op("Reshape", {x, d.op("Concat", {d.ints({0, 0}), channels}, {{"axis", int64_t{0}}})});
   return d.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
 }
 
-/// Turns [.., channels, length] into [.., length, …], with the trailing axes of input 0.
+/// Transposes [.., channels, length] to [.., length, channels], and splits the channels into the trailing axes of input 0.
 ValueId channels_behind(Decomposition& d, ValueId x, int leading) {
   std::vector<int64_t> order;
   for (int i = 0; i < leading + 2; ++i) order.push_back(i);
@@ -271,7 +272,7 @@ ValueId channels_behind(Decomposition& d, ValueId x, int leading) {
   return d.op("Reshape", {x, d.op("Concat", {outer, inner}, {{"axis", int64_t{0}}})}, {{"allowzero", int64_t{1}}});
 }
 
-/// Checks attributes. @throws Error(not_implemented) for attributes that onnxruntime supports only on GPUs.
+/// Throws Error(not_implemented) if an attribute has a value that onnxruntime supports only on GPUs.
 void check_causal_conv(const Decomposition& d) {
   const Attributes& a = d.attributes();
   if (a.get_int("ndim", 1) != 1) throw Error(ErrorCode::not_implemented, "implemented is ndim = 1");
@@ -285,7 +286,7 @@ void check_causal_conv(const Decomposition& d) {
   d.refuse(2, "state_update");
 }
 
-/// Decomposes the operator for weights whose number of taps only the run determines.
+/// Decomposes the operator if the number of taps (the length of its filters) is known only during the run.
 void decompose_causal_conv_of_any_taps(Decomposition& d) {
   if (d.attributes().get_int("state_window", 0) != 0)
     throw Error(ErrorCode::not_implemented, "with state_window the weight must be of known shape (channels, 1, taps)");
@@ -296,8 +297,8 @@ void decompose_causal_conv_of_any_taps(Decomposition& d) {
   d.finish();
 }
 
-// Decomposes CausalConvWithState: a depthwise convolution along the sequence, over past and new positions. The state consists of the last
-// positions.
+// Decomposes CausalConvWithState: a depthwise convolution along the sequence of past and new positions. The state is the last positions,
+// which the next call needs as its past.
 void decompose_causal_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -326,17 +327,18 @@ void decompose_causal_conv(Graph& graph, NodeId id) {
   ValueId state = window > 0 ? windowed_states(d, x, all, past, window)
                              : d.op("Slice", {all, d.ints({past == 0 ? kToTheEnd : -past}), d.ints({kToTheEnd}), d.ints({2})});
   y = last ? channels_behind(d, y, 1) : y;
-  d.give(0, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}));  // fails if the state has the wrong length
+  d.give(0, d.op("Reshape", {y, d.op("Shape", {d.in(0)})}, {{"allowzero", int64_t{1}}}));  // a state of the wrong length makes this fail
   d.give(1, last ? channels_behind(d, state, window > 0 ? 2 : 1) : state);
   d.finish();
 }
 
-/// The rows that packed sequences read: first the rows of the states, then those of the input. Each sequence continues from its state.
+/// The table of rows from which packed sequences are convolved: first the rows of all states, then those of the input. The state of a
+/// sequence precedes its own rows in the convolution.
 struct PackedRows {
-  ValueId all, begins, lengths, sequence;  ///< `sequence` contains 0, 1, …
+  ValueId all, begins, lengths, sequence;  ///< `sequence` is the vector 0, 1, …, one element per sequence
   int64_t past;
 
-  /// Returns the rows at `place` [sequences, n] of each sequence. Negative places are in its state.
+  /// Gathers, for each sequence, the rows at the positions `place` [sequences, n]. Negative positions are rows of the sequence's state.
   ValueId at(Decomposition& d, ValueId place, ValueId own_begins, ValueId own_sequence) const {
     const ValueId states = d.op("Mul", {d.op("Shape", {begins}), d.ints({past})});
     const ValueId in_input = d.op("Add", {d.op("Add", {place, own_begins}), states});
@@ -365,7 +367,7 @@ PackedRows packed_rows(Decomposition& d, int64_t past) {
   return rows;
 }
 
-// Decomposes CausalConvWithState over packed sequences, where the axis of tokens precedes the channels.
+// Decomposes CausalConvWithState for packed sequences, where the tokens are axis 0 and the channels axis 1.
 void decompose_packed_causal_conv(Graph& graph, NodeId id) {
   enum Input : size_t { kInput, kWeight, kEnds, kBias, kState, kCaptured, kDelta, kMask };
   Decomposition d(graph, id);
@@ -380,7 +382,7 @@ void decompose_packed_causal_conv(Graph& graph, NodeId id) {
     throw Error(ErrorCode::not_implemented, "weights that tokens change (kernel_delta, previous_mask) are not implemented");
   const PackedRows rows = packed_rows(d, (taps - 1) * dilation);
   auto column = [&](ValueId x) { return d.op("Unsqueeze", {x, d.ints({1})}); };
-  // A token belongs to the last sequence that begins at or before it.
+  // A token belongs to the last of the sequences that begin at this token or before it.
   const ValueId token = column(counted(d, d.op("Shape", {d.in(kInput)}, {{"end", int64_t{1}}})));
   const ValueId begun = d.cast(d.op("LessOrEqual", {rows.begins, token}), DType::int64);
   const ValueId sequence = d.op("Sub", {d.op("ReduceSum", {begun, d.ints({1})}), d.ints({1})}),

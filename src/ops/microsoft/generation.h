@@ -1,4 +1,4 @@
-// Declares the token searches of com.microsoft, and the operators of which one step of a search consists.
+// Declares the token searches (text generation) of com.microsoft, and the operators that together compute one step of a search.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ std::vector<OpDef> generation_steps_ops();  // operators of the treadle domain
 
 enum class Search : uint8_t { greedy, sampling, beam };
 
-/// The indices of an operator's inputs; -1: it does not have the input.
+/// The indices of an operator's inputs; -1 for an input that the operator does not have.
 struct SearchInputs {
   int beams = -1, returned = -1, length_penalty = -1, penalty = 3, vocab_mask = 4, prefix_mask = 5, attention_mask = 6, presence_mask = -1,
       seed = -1, decoder_ids = -1, processor = -1, temperature = -1;
 };
 
-/// Writes the search as a Loop around its decoder.
+/// Replaces a search operator by a Loop around the graph of its decoder.
 void write_search(Decomposition& d, Search search, const SearchInputs& inputs);
 
 }  // namespace treadle::ops

@@ -1,5 +1,5 @@
-// Decomposes token searches: a Loop around the decoder's body, which generates token by token. Bodies that run once (`encoder`,
-// `init_decoder`) become nodes before the Loop.
+// Decomposes token searches into a Loop around the graph of the decoder, which generates one token per iteration. Graphs that run only once
+// (`encoder`, `init_decoder`) become nodes in front of the Loop.
 #include <fmt/format.h>
 
 #include <functional>
@@ -13,11 +13,12 @@ namespace treadle::ops {
 namespace {
 
 enum ModelType : int64_t { kGpt, kEncoderDecoder, kWhisper };
-/// The values that pass from one round to the next, with one row per beam; kNoValue if the search does not need the value.
+/// The values that a round of the search passes to the next round, with one row per beam; kNoValue for values that the search does not
+/// need.
 struct SearchState {
   ValueId tokens = kNoValue, positions = kNoValue, next_positions = kNoValue, mask = kNoValue, sequences = kNoValue;
   ValueId finished = kNoValue;  // only used in searches without beams
-  // These are only used in searches with beams.
+  // The values up to `done` are only used in searches with beams.
   ValueId scores = kNoValue, found_scores = kNoValue, found_tokens = kNoValue, found_lengths = kNoValue, done = kNoValue;
   std::vector<ValueId> past;
 
@@ -34,15 +35,16 @@ struct SearchState {
   }
 };
 
-/// The graph into which steps are written: the surrounding graph or the loop's body. In the body, `outside` captures values of the
-/// surrounding graph.
+/// The graph to which nodes of a step are added: the graph around the Loop, or the Loop's body. In the body, `outside` captures a value of
+/// the surrounding graph.
 struct Place {
   NodeWriter& w;
   std::function<ValueId(ValueId)> outside;
   ValueId round;
 };
 
-/// The results of a round. `shown` is the round's part of the node's output: the beams' scores, or the scores from which tokens are drawn.
+/// The results of one round. `shown` is what the round adds to the node's output of scores: those of the beams, or those from which a token
+/// is drawn.
 struct Step {
   ValueId goes_on = kNoValue, tokens = kNoValue, parents = kNoValue, shown = kNoValue;
 };
@@ -90,7 +92,7 @@ class SearchWriter {
   ValueId number32(NodeWriter& w, int64_t value) const { return w.constant(Tensor::scalar(static_cast<int32_t>(value))); }
   int64_t eos() const { return d_.attributes().get_int("eos_token_id"); }
   int64_t pad() const { return d_.attributes().get_int("pad_token_id"); }
-  /// Repeats the row of each sample for each of its beams.
+  /// Repeats the row of each sample, once per beam.
   ValueId repeated(ValueId x) const { return search_ == Search::beam ? d_.op("Gather", {x, rows_}) : x; }
   ValueId filled(Tensor content, ValueId shape) const { return d_.op("ConstantOfShape", {shape}, {{"value", Datum(std::move(content))}}); }
 
@@ -99,21 +101,22 @@ class SearchWriter {
     if (!body) throw Error(ErrorCode::invalid_model, "the attribute \"decoder\" (a graph) is missing");
     return *body;
   }
-  /// Checks a body. @throws Error(invalid_model) unless it has `inputs` inputs and `outputs` outputs.
+  /// Throws Error(invalid_model) unless the body has `inputs` inputs and `outputs` outputs.
   static void check_body(const Body& body, size_t inputs, size_t outputs) {
     if (num_formal_inputs(body) != inputs || body.graph->outputs.size() != outputs)
       throw Error(ErrorCode::invalid_model, fmt::format("\"{}\" has {} inputs and {} outputs; expected {} and {}", body.attribute,
                                                         num_formal_inputs(body), body.graph->outputs.size(), inputs, outputs));
   }
 
-  // Initialises the search's part of the state; the decoder's part is set already.
+  // Initializes the part of the state that the search uses. The decoder's part has been set before.
   void start_search(SearchState& state) const {
     const ValueId rows = d_.op("Shape", {state.sequences}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
     if (search_ != Search::beam) {
       state.finished = filled(one_of(false), rows);
       return;
     }
-    // All beams begin with the same tokens, so in the first round only the first beam of a sample counts.
+    // All beams of a sample begin with the same tokens. So the first beam starts with the score 0 and the others with a very low one, and
+    // the first round extends only the first beam.
     const ValueId pairs = d_.op("Concat", {batch_, beams_}, {{"axis", int64_t{0}}});
     const ValueId places = d_.op("Range", {number(0), d_.op("Squeeze", {beams_}), number(1)});
     const ValueId others =
@@ -132,8 +135,8 @@ class SearchWriter {
     return tensor;
   }
 
-  // Returns the state of a decoder-only model: a prompt, with its padding masked. Without `init_decoder` the loop's first round reads the
-  // prompt.
+  // Returns the initial state for a decoder-only model: a prompt, with a mask for its padding. Without `init_decoder`, the Loop's first
+  // round reads the prompt.
   SearchState start_of_decoder() {
     const size_t layers = decoder().graph->outputs.size() - 1;
     check_body(decoder(), 3 + layers, 1 + layers);
@@ -151,7 +154,7 @@ class SearchWriter {
     start_search(state);
     for (size_t i = 0; i < layers; ++i)
       state.past.push_back(empty_past(decoder().graph->type(decoder().graph->inputs[3 + i]), state.sequences, i));
-    // `init_decoder` computes the first round here, before the loop. Without it, the prompt is the first round's input.
+    // If there is an `init_decoder`, it computes the first round in front of the Loop. Otherwise the Loop's first round reads the prompt.
     const Body* first = d_.node().body("init_decoder");
     if (!first) return state;
     check_body(*first, 3 + layers, 1 + layers);
@@ -160,7 +163,7 @@ class SearchWriter {
     return with_first_round(std::move(state), inline_body(d_.graph(), d_.id(), *first, inputs));
   }
 
-  /// Returns an empty past [2, rows, heads, 0, size] for the decoder's input `past_i`.
+  /// Returns an empty cache [2, rows, heads, 0, size] for the decoder's input `past_i`.
   ValueId empty_past(const Type& type, ValueId sequences, size_t i) const {
     const bool known = type.has_rank() && type.rank() == 5 && (*type.shape)[2].is_const() && (*type.shape)[4].is_const();
     if (!known)
@@ -173,8 +176,8 @@ class SearchWriter {
     return filled(Tensor(type.dtype == DType::undefined ? DType::float32 : type.dtype, Shape{1}), shape);
   }
 
-  // Returns the state of a model with an encoder, whose outputs all rounds read. An encoder that returns logits also computes the first
-  // round. Whisper's encoder has no mask.
+  // Returns the initial state for a model with an encoder. Every round reads the encoder's outputs. If the encoder also returns logits,
+  // these are the first round's. Whisper's encoder has no mask.
   SearchState start_of_encoder() {
     const Body* encoder = d_.node().body("encoder");
     if (!encoder)
@@ -210,19 +213,19 @@ class SearchWriter {
     outputs.insert(outputs.end(), state.past.begin(), state.past.end());
     return with_first_round(std::move(state), outputs);
   }
-  // Masks only leading padding: behind the text, the padding token may mean the end of the text.
+  // Masks only the padding in front of the text. After the text, the padding token may be the token that ends the text.
   ValueId mask_of_encoder() const {
     if (const ValueId given = input(inputs_.attention_mask); given != kNoValue) return given;
     const ValueId words = d_.cast(d_.op("Not", {d_.op("Equal", {ids_, number32(d_, pad())})}), DType::int32);
     return d_.cast(d_.cast(d_.op("CumSum", {words, number(1)}), DType::boolean), DType::int32);
   }
-  /// Returns true if the decoder reads only the last token, which it declares by input_ids [batch, 1]; otherwise it reads the whole
-  /// sequence.
+  /// Returns true if the decoder reads only the last token, which it declares as input_ids [batch, 1]. Otherwise it reads the whole
+  /// sequence in each round.
   bool takes_one_token() const {
     const Type& type = decoder().graph->type(decoder().graph->inputs[0]);
     return type.has_rank() && type.rank() == 2 && (*type.shape)[1].is_const(1);
   }
-  /// Returns an empty past [rows, heads, 0, size]; the encoder's keys have the same heads and size.
+  /// Returns an empty cache [rows, heads, 0, size] for self-attention. Heads and size are those of the encoder's keys.
   ValueId empty_self_past(size_t i) const {
     const ValueId like = read_by_decoder_[1 + i];
     return d_.op("Slice", {like, d_.ints({0}), d_.ints({0}), d_.ints({2})});
@@ -234,7 +237,7 @@ class SearchWriter {
     return state;
   }
 
-  // Computes from the decoder's outputs the state for the next round.
+  // Adds nodes that compute the next round's state from the outputs of the decoder.
   Step advance(Place& p, SearchState& state, const std::vector<ValueId>& outputs) const {
     NodeWriter& w = p.w;
     ValueId logits = w.op("Gather", {outputs[0], w.constant(Tensor::scalar<int64_t>(-1))}, {{"axis", int64_t{1}}});
@@ -306,11 +309,12 @@ class SearchWriter {
 
   bool shows() const { return search_ == Search::beam ? d_.wants(2) : search_ == Search::sampling && d_.wants(1); }
 
-  /// Runs the decoder until all sequences are done. @return `shown` of all rounds, [rounds, rows, tokens]; kNoValue if it is not used.
+  /// Adds the Loop, which runs the decoder until all sequences are finished. Returns `shown` of all rounds, [rounds, rows, tokens];
+  /// kNoValue if it is not used.
   ValueId write_loop(SearchState& state) {
     Graph& graph = d_.graph();
     const bool has_first = first_.goes_on != kNoValue;
-    // There is at least one round, which reports the error if max_length allows none.
+    // At least one round runs: if max_length allows none, this round reports the error.
     const ValueId most = d_.op("Squeeze", {d_.cast(max_length_, DType::int64)});
     rounds_ = d_.op("Max", {d_.op("Sub", {most, start_length_}), number(1)});
     std::vector<ValueId> operands{has_first ? d_.op("Sub", {rounds_, number(1)}) : rounds_, first_.goes_on};
@@ -324,14 +328,15 @@ class SearchWriter {
     state.for_each([&](ValueId& value) { value = results[i++]; });
     if (!shows()) return kNoValue;
     if (!has_first) return results[i];
-    // After zero rounds the loop's output has lost its extents, so they are restored.
+    // If the Loop ran zero rounds, its stacked output has lost the other extents. They are restored from the first round's.
     const ValueId rounds = d_.op("Shape", {results[i]}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
     const ValueId shape = d_.op("Concat", {rounds, d_.op("Shape", {first_.shown})}, {{"axis", int64_t{0}}});
     return d_.op("Concat", {d_.op("Unsqueeze", {first_.shown, d_.ints({0})}), d_.op("Reshape", {results[i], shape})},
                  {{"axis", int64_t{0}}});
   }
 
-  // Builds the loop's body: the decoder's graph and a step. Inputs that are the same in all rounds become captures.
+  // Builds the body of the Loop: the decoder's graph, followed by a step of the search. Inputs that are the same in all rounds become
+  // captures.
   Body loop_body(NodeId loop, const SearchState& outer, bool has_first) {
     Graph& graph = d_.graph();
     Body& decoder = *const_cast<Body*>(d_.node().body("decoder"));
@@ -345,7 +350,7 @@ class SearchWriter {
       captured.push_back(value);
       body.captures.emplace_back(value, graph.add_capture(loop, from));
     };
-    for (size_t i = 0; i < num_formal; ++i)  // inferred again, as the prompt and a token share one symbol in the declaration
+    for (size_t i = 0; i < num_formal; ++i)  // a file may give the lengths of a prompt and of one token the same symbol
       if (Type& type = inside.value(old[i]).type; type.shape)
         for (Dim& extent : *type.shape)
           if (!extent.is_const()) extent = inside.symbols().fresh_symbol("carried", true);
@@ -403,7 +408,7 @@ class SearchWriter {
     const ValueId end = d_.op("Reshape", {d_.cast(returned, DType::int64), d_.ints({1})});
     for (size_t i = 0; i < 2; ++i) d_.give(i, d_.op("Slice", {best[i], d_.ints({0}), end, d_.ints({1})}));
     if (shown == kNoValue) return;
-    // Fills in scores of 0 for rounds that were not needed.
+    // Pads the scores with zeros for the rounds that were not needed.
     const ValueId done = d_.op("Shape", {shown}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
     const ValueId missing = d_.op("Sub", {d_.op("Reshape", {rounds_, d_.ints({1})}), done});
     const ValueId all = d_.op("Pad", {shown, d_.op("Concat", {d_.ints({0, 0, 0}), missing, d_.ints({0, 0})}, {{"axis", int64_t{0}}})});
@@ -419,7 +424,7 @@ class SearchWriter {
   bool takes_tokens_ = true;  // true: the decoder reads only the last token; false: the whole sequence
   ValueId ids_, max_length_, beams_, min_length_, penalty_, length_penalty_, seed_, vocab_mask_, prefix_mask_, presence_mask_, batch_,
       rows_ = kNoValue, rounds_ = kNoValue, processor_, temperature_, start_length_ = kNoValue;
-  std::vector<ValueId> read_by_decoder_;  // inputs that the decoder reads unchanged in each round
+  std::vector<ValueId> read_by_decoder_;  // inputs that the decoder reads in each round and that never change
   Step first_;
 };
 

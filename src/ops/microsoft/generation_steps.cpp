@@ -1,5 +1,5 @@
-// Implements operators of the treadle domain for GreedySearch, Sampling and BeamSearch of com.microsoft. Together they compute one step of
-// a search, between two runs of the decoder.
+// Implements operators of the treadle domain, to which GreedySearch, Sampling and BeamSearch of com.microsoft are decomposed. Between two
+// runs of the decoder, they compute one step of the search.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr TypeSet kInt32{DType::int32};
 constexpr TypeSet kFloat32{DType::float32};
-// The score of forbidden tokens. It is finite, because a beam's score is added to it.
+// The score of a forbidden token. It must be finite, because it is added to the score of a beam.
 constexpr float kForbidden = std::numeric_limits<float>::lowest();
 
 void infer_scores(InferContext& c) {
@@ -29,7 +29,8 @@ void infer_scores(InferContext& c) {
   c.set_output(0, c.input(0));
 }
 
-/// Whisper's special tokens, by the attribute `timestamp_tokens`. Without it, `known` is false, and Whisper's rules are not applied.
+/// The ids of Whisper's special tokens, from the attribute `timestamp_tokens`. If it is absent, `known` is false, and Whisper's rules are
+/// not applied.
 struct TimestampTokens {
   static constexpr size_t kCount = 7;
   int64_t end_of_text, start_of_transcript, translate, transcribe, start_of_lm, no_timestamps, first_time;
@@ -42,7 +43,7 @@ struct TimestampTokens {
   }
 };
 
-// Lowers the scores of tokens that are forbidden or penalised.
+// Lowers the scores of tokens that are forbidden or penalized (repeated, for example).
 struct SearchScores {
   enum Input : int {
     kScores,
@@ -141,8 +142,8 @@ struct SearchScores {
       if ((mask && mask[i] == 0) || (prefix && prefix[sample * vocabulary + i] == 0)) scores[static_cast<size_t>(i)] = kForbidden;
   }
 
-  // Applies the rules for timestamps: they come in pairs of begin and end, and never decrease. If all timestamps together are likelier than
-  // any text token, text is forbidden.
+  // Applies Whisper's rules for timestamps: they come in pairs (begin and end) and never decrease. If all timestamps together are likelier
+  // than the best text token, text tokens are forbidden.
   void order_timestamps(std::span<float> scores, std::span<const int32_t> sequence) const {
     constexpr int64_t kLastInitial = 50;
     const int64_t first_time = std::clamp<int64_t>(times.first_time, 0, vocabulary);
@@ -181,8 +182,8 @@ void infer_sample(InferContext& c) {
     c.set_output_dtype(0, DType::int32);
 }
 
-// Draws a token for each row from the likeliest tokens, as many as their probabilities need to sum up to top_p. The scores of other tokens
-// become filter_value.
+// Draws a token for each row from the smallest set of likeliest tokens whose probabilities sum up to top_p. Other tokens get the score
+// filter_value.
 struct SampleTokens {
   int64_t rows, vocabulary, keep;
   float top_p, filter_value;
@@ -207,7 +208,7 @@ struct SampleTokens {
     const auto* in = c.in<float>(0);
     auto* filtered = c.out<float>(1);
     if (filtered != in) std::copy_n(in, rows * vocabulary, filtered);
-    // Each round draws from a separate stream. With a seed, the streams are the same in every run.
+    // Each round draws from a random stream of its own. If `seed` is given, the streams are the same in every run.
     const auto round = static_cast<uint64_t>(*c.in<int64_t>(1));
     const auto* seed = c.in<int32_t>(2);
     const kernels::RandomStream stream{seed ? static_cast<uint64_t>(*seed) : key, (seed ? 0 : c.run_id << 16) + round};
@@ -230,9 +231,9 @@ struct SampleTokens {
     for (int64_t i = 0; i < vocabulary; ++i) probabilities[i] = std::exp(scores[order[i]] - largest) / total;
     for (int64_t i = 0; i < vocabulary; ++i) {
       sum += static_cast<float>(probabilities[i]);
-      if (custom) {  // removes all tokens after the one that reaches top_p
+      if (custom) {  // removes all tokens after the one with which the sum reaches top_p
         if (i + 1 < vocabulary && sum > top_p) scores[order[i + 1]] = filter_value;
-      } else if (sum <= 1 - top_p && i < vocabulary - std::max<int64_t>(i == 0 ? 1 : keep, 1)) {  // the likeliest token always stays
+      } else if (sum <= 1 - top_p && i < vocabulary - std::max<int64_t>(i == 0 ? 1 : keep, 1)) {  // the likeliest always stay
         scores[order[i]] = filter_value;
       }
     }
@@ -246,7 +247,7 @@ struct SampleTokens {
   }
 };
 
-// The finished sequences of one sample, best first. There are at most as many as beams.
+// The finished sequences of one sample, best first, at most as many as there are beams.
 struct Hypotheses {
   int64_t beams, room;
   float length_penalty;
@@ -255,7 +256,7 @@ struct Hypotheses {
 
   int64_t count() const { return std::find(lengths, lengths + beams, 0) - lengths; }
   float normalized(float sum, int64_t length) const { return sum / std::pow(static_cast<float>(length), length_penalty); }
-  /// Returns true if an unfinished beam may still become better than the worst of these sequences.
+  /// Returns true if an unfinished beam with the sum `best` may still become better than the worst finished sequence.
   bool can_improve(float best, int64_t length) const { return scores[beams - 1] < normalized(best, length); }
 
   void add(const int32_t* sequence, int64_t length, float sum) const {
@@ -305,7 +306,7 @@ void infer_beam_step(InferContext& c) {
   c.set_output(7, DType::boolean, SymbolicShape{});
 }
 
-// Chooses each sample's next tokens among all its beams. Beams that end become hypotheses.
+// Chooses the next tokens of each sample among the continuations of all its beams. Beams that end become hypotheses (finished sequences).
 struct BeamStep {
   BeamGeometry g;
   int64_t vocabulary, eos, pad;
@@ -348,7 +349,7 @@ struct BeamStep {
   }
 
  private:
-  /// Returns true if the sample is done.
+  /// Chooses the next tokens of one sample. Returns true if the sample is finished.
   bool advance(RunContext& c, int64_t sample) const {
     const int64_t first = sample * g.beams, candidates = 2 * g.beams;
     const float* scores = c.in<float>(kTotals) + first * vocabulary;
@@ -382,7 +383,7 @@ void infer_beam_sequences(InferContext& c) {
   c.set_output(1, c.input(kFoundScores));
 }
 
-// Returns the hypotheses of each sample, best first. Unfinished beams count as hypotheses unless the sample is done.
+// Returns the hypotheses (finished sequences) of each sample, best first. Unfinished beams are included unless the sample is finished.
 struct BeamSequences {
   static constexpr int kReturned = 7;
   BeamGeometry g;

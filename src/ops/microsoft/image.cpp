@@ -1,4 +1,4 @@
-// Decompositions of com.microsoft's image operators, most of them with channels last. MaxpoolWithMask has a kernel.
+// Decomposes image operators of com.microsoft, most of which have channels last. MaxpoolWithMask has a kernel instead.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -19,7 +19,8 @@ int image_rank(const Decomposition& d, ValueId x) {
   return rank;
 }
 
-/// Determines the rank of images from the rank of windows or filters. @return true if the node was replaced by branches, one for each rank
+/// Finds the rank of images, from the rank of windows or filters if it is unknown. Returns true if the node was replaced by branches, one
+/// per possible rank.
 bool settle_rank(Decomposition& d, const std::vector<size_t>& images, int window_axes) {
   return branch_by_rank(d, images, window_axes > 0 ? std::vector<int>{window_axes + 2} : std::vector<int>{4, 3, 5});
 }
@@ -47,7 +48,7 @@ void decompose_max_pool(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Filters are always [M, C / group, kH, kW], whatever the layout of the images.
+/// The filters are always [M, C / group, kH, kW], even if the images have channels last.
 void decompose_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   bool quantized = d.node().op_type == "QLinearConv", last = !quantized || d.attributes().get_int("channels_last", 0) != 0;
@@ -67,7 +68,7 @@ void decompose_conv(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Returns x plus a bias [C] and the skip connection [N, .., C], [N, 1, 1, C] or [N, C].
+/// Returns x plus a bias [C] plus the skip connection, which is [N, .., C], [N, 1, 1, C] or [N, C].
 ValueId with_skip(Decomposition& d, int rank) {
   ValueId skip = d.in(3), sum = d.in(0);
   const int skip_rank = d.rank(skip);
@@ -116,8 +117,8 @@ void decompose_bias_split_gelu(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// A Pad applies the pads to the result: it removes rows and columns, or adds them for negative pads. So the pads may be known only in the
-// run. Added elements get the bias, too.
+// The pads may be known only during the run, when ConvTranspose cannot take them. So a Pad with negated pads follows, which removes rows
+// and columns (or adds them for negative pads). The bias is added last, as added elements get it, too.
 void decompose_conv_transpose(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   Attributes attributes = d.copied({"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"});
@@ -153,11 +154,11 @@ void infer_masked_max_pool(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Computes the maximum of each row of a window up to the first element that the mask hides; the lowest float if there is none. As in ONNX
-// Runtime, the very first element of an image counts even if it is hidden, but not in signals with one axis.
+// Computes the maximum of each window. In each of its rows, only elements before the first one that the mask hides count; if there are
+// none, the result is the lowest float. As in ONNX Runtime, an image's very first element always counts, except in signals with one axis.
 struct MaskedMaxPool {
   kernels::Window window;
-  int64_t batch, channels, mask_batch, mask_channel;  // mask_batch, mask_channel: strides of the mask
+  int64_t batch, channels, mask_batch, mask_channel;  // mask_...: strides of the mask
 
   static MaskedMaxPool bind(BindContext& c) {
     const Shape &x = c.shape(0), &mask = c.shape(1);

@@ -1,5 +1,5 @@
-// Implements DynamicQuantizeLSTM (com.microsoft 1): an LSTM with 8-bit weights. The inputs, and in each step the batch's states, are
-// quantised to 8 bits, as onnxruntime does on one thread. On several threads onnxruntime quantises parts of the batch separately.
+// Implements DynamicQuantizeLSTM (com.microsoft 1): an LSTM with 8-bit weights. The inputs are quantized to 8 bits, and in each step the
+// states of the batch, as onnxruntime does on one thread. On several threads, onnxruntime quantizes parts of the batch separately.
 #include <string>
 
 #include "ops/list.h"
@@ -10,8 +10,8 @@ namespace {
 
 constexpr TypeSet kBytes{DType::uint8, DType::int8};
 
-/// Returns the weights [D, K, 4 * hidden] from `input` on, dequantised and transposed for LSTM to [D, 4 * hidden, K]. Scales and zero
-/// points are [D] or [D, 4 * hidden].
+/// Returns the weights (input number `input`, [D, K, 4 * hidden]), dequantized and transposed to the layout of ONNX's LSTM, [D, 4 * hidden,
+/// K]. Scales and zero points are [D] or [D, 4 * hidden].
 ValueId weights(Decomposition& d, size_t input, size_t scale) {
   const ValueId directions = d.op("Shape", {d.in(input)}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
   const ValueId spread_shape = d.op("Concat", {directions, d.ints({1, -1})}, {{"axis", int64_t{0}}});

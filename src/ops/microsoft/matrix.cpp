@@ -1,4 +1,4 @@
-// Implements products, inverses and rearrangements of com.microsoft.
+// Implements operators of com.microsoft that multiply, invert or rearrange matrices.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ const Tensor& constant_input(const Decomposition& d, size_t input, std::string_v
   return *tensor;
 }
 
-/// Returns the weights if only the run determines the codes.
+/// Adds nodes that compute the weights during the run, for codes that are not constant.
 ValueId weights_of_bnb4(Decomposition& d, const float* table, int64_t total, int64_t block) {
   const int64_t blocks = ceil_div(total, block);
   const ValueId bytes = d.op("Unsqueeze", {d.op("Reshape", {d.in(1), d.ints({ceil_div(total, 2)})}), d.ints({1})});
@@ -46,7 +46,8 @@ ValueId weights_of_bnb4(Decomposition& d, const float* table, int64_t total, int
   return d.op("Slice", {numbers, d.ints({0}), d.ints({total}), d.ints({0})});
 }
 
-// B [N, K] is flattened and divided into blocks of block_size 4-bit codes with one scale each. The first code of a byte is the upper half.
+// B [N, K] is flattened and divided into blocks of block_size 4-bit codes, with one scale per block. The first code of a byte is in its
+// upper half.
 void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -76,7 +77,7 @@ void decompose_matmul_bnb4(Graph& graph, NodeId id) {
   d.finish();
 }
 
-/// Returns the weights [K, N] if only the run determines B or its shape.
+/// Adds nodes that compute the weights [K, N] during the run, for a B or B_shape that is not constant.
 ValueId weights_of_fp_q4(Decomposition& d, int64_t head, int64_t bytes) {
   const auto part = [&](ValueId x, int64_t begin, int64_t end, int64_t axis) {
     return d.op("Slice", {x, d.ints({begin}), d.ints({end}), d.ints({axis})});
@@ -98,8 +99,8 @@ ValueId weights_of_fp_q4(Decomposition& d, int64_t head, int64_t bytes) {
   return d.op("Transpose", {d.op("Slice", {rows, d.ints({0}), depth, d.ints({1})})}, {{"perm", std::vector<int64_t>{1, 0}}});
 }
 
-// B is one blob. For each column and each 32 rows it has a scale (float), a zero point (one byte; 8 and absent if blk_quant_type is 0), and
-// 16 bytes, whose lower halves are the codes of the first 16 rows. MatMulNBits instead stores adjacent codes in one byte.
+// B is one array of bytes. For each column and each 32 rows, it has a scale (float), a zero point (one byte; absent and 8 if blk_quant_type
+// is 0), and 16 bytes whose lower halves are the codes of the first 16 rows. MatMulNBits instead stores adjacent codes in one byte.
 void decompose_matmul_fp_q4(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   constexpr int64_t kBlock = 32, kCodeBytes = 16;
@@ -153,8 +154,8 @@ void decompose_sample(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Decomposes UnfoldTensor: windows of `size` elements along an axis, `step` apart, become a new last axis. Meanwhile the axes before `dim`
-// are merged, as are those behind it, so that only the run need determine their number.
+// Decomposes UnfoldTensor: windows of `size` elements along axis `dim`, which begin `step` elements apart, become a new last axis. The axes
+// before and after `dim` are merged first, so that the rank of the input may be unknown before the run.
 void decompose_unfold(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const Attributes& a = d.attributes();
@@ -246,7 +247,7 @@ Cost cdist_cost(const ShapeContext& c) {
   return {3 * static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(1)[0]), c.size_bytes(0) + c.size_bytes(1)};
 }
 
-// Computes distances between each row of A [M, K] and each row of B [N, K].
+// Computes the distance of each row of A [M, K] to each row of B [N, K].
 template <typename T>
 struct CDist {
   using C = compute_type_t<T>;
@@ -300,8 +301,8 @@ struct CDist {
   }
 };
 
-// Computes dynamic time warping of costs [M, N]: the path with the smallest sum from (0, 0) to (M - 1, N - 1), whose steps go down, right,
-// or both. If sums are equal, a step down is preferred to a diagonal one, and a step right to both.
+// Dynamic time warping: finds the path from (0, 0) to (M - 1, N - 1) with the smallest sum of costs [M, N]. A step goes diagonally or down
+// only if that sum is smaller than both other sums; otherwise, so also for equal sums, it goes right.
 struct DynamicTimeWarping {
   static constexpr bool allocates = true;
 
@@ -313,7 +314,7 @@ struct DynamicTimeWarping {
     const int64_t M = shape[shape.rank() - 2], N = shape.back();
     if (shape.rank() == 3) check_equal(shape[0], 1, "the first extent of the costs");
     if (M < 1 || N < 1) throw Error(ErrorCode::invalid_argument, fmt::format("the costs are {}; they must not be empty", to_string(shape)));
-    // Row 0 and column 0 are a border of infinities.
+    // Row 0 and column 0 of the sums are a border of infinities, so that steps need no checks.
     const int64_t width = N + 1;
     std::vector<float> sums(static_cast<size_t>((M + 1) * width), std::numeric_limits<float>::infinity());
     std::vector<int8_t> came_from(sums.size(), 0);
@@ -348,7 +349,7 @@ void infer_time_warping(InferContext& c) {
   c.set_output(0, DType::int32, {2, c.data_dependent_dim("path")});
 }
 
-// Multiplies a sparse matrix, which is made dense, by a dense one.
+// Makes the sparse matrix dense and multiplies it by the dense one.
 void decompose_sparse_matmul(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const std::vector<int64_t> turn{1, 0};
@@ -370,7 +371,7 @@ Gradients inverse_gradient(GradientContext& g) {
   return {g.neg(g.op("MatMul", {g.op("MatMul", {transposed, g.grad_output(0)}), transposed}))};
 }
 
-// Computes the gradient from explicit differences. At a distance of 0 the gradient is 0.
+// Differentiates through the differences of all pairs of rows. Where the distance is 0, the gradient is 0.
 Gradients cdist_gradient(GradientContext& g) {
   const ValueId a = g.input(0), b = g.input(1), y = g.output(0);
   ValueId flow = g.grad_output(0);

@@ -1,4 +1,4 @@
-// Helpers for the operators of com.microsoft, which are rewritten as ONNX's.
+// Helpers for operators of com.microsoft, which are decomposed into ONNX operators.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// Metadata of a product whose float operand may be quantised to 8 bits, because the model allows that.
+/// Node metadata: the model allows that this matrix product's float operand be quantized to 8 bits.
 inline const std::pair<std::string, std::string> kInt8Activations{"treadle.activations", "int8"};
 
 inline constexpr std::string_view kMicrosoft = "com.microsoft";

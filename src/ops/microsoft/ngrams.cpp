@@ -1,4 +1,4 @@
-// Implements VarlenNGramHashMapping (com.microsoft 1): NGramHashMapping over packed sequences of different lengths.
+// Implements VarlenNGramHashMapping (com.microsoft 1), which is NGramHashMapping for packed sequences of different lengths.
 #include <algorithm>
 
 #include "core/values/dispatch.h"
@@ -86,7 +86,7 @@ struct PackedHashes {
  private:
   int64_t history() const { return size - 1; }
 
-  /// The tokens and segments of one sequence. Places from -history to -1 are in the past.
+  /// The tokens and segment numbers of one sequence. Tokens at places from -history to -1 are from the past, before the new tokens.
   struct Sequence {
     const T *ids, *past, *end;
     const int32_t *segments, *past_segments;
@@ -116,9 +116,9 @@ struct PackedHashes {
     }
     int32_t segment(int64_t place) const {
       if (place < 0 && past_segments) return past_segments[history + place];
-      return segments ? segments[std::max<int64_t>(place, 0)] : 0;  // without past_segments, the past belongs to the first token's segment
+      return segments ? segments[std::max<int64_t>(place, 0)] : 0;  // a past without segments continues the first token's segment
     }
-    /// Returns true if the n-gram must not extend beyond this place, because a text or segment ends before it.
+    /// Returns true if an n-gram must not extend to the tokens before this place, because a text or a segment ends there.
     bool stops(int64_t place) const {
       if (resets && end && token(place - 1) == *end) return true;
       return segments && (place > 0 || past_segments) && segment(place) != segment(place - 1);

@@ -1,4 +1,4 @@
-// Implements GatherPacked (com.microsoft 1): rows of a table that is stored in the quantised block formats of ggml.
+// Implements GatherPacked (com.microsoft 1): gathers rows of a table whose numbers are stored in a quantized block format of ggml.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +18,7 @@ enum Input : int { kData, kIndices };
 
 constexpr int kMostElements = 256;
 
-/// Describes a format, in which a block stores `elements` numbers in `bytes` bytes.
+/// A block format of ggml: a block has `elements` numbers in `bytes` bytes.
 struct Format {
   int64_t id;
   int elements, bytes;
@@ -38,7 +38,7 @@ void decode_float(const uint8_t* block, float* y) {
   *y = static_cast<float>(value);
 }
 
-/// Returns code i of 32 4-bit codes: those of the lower halves of 16 bytes come first, then those of the upper halves.
+/// Returns the 4-bit code i of 32. The codes in the lower halves of the 16 bytes come first, then those in the upper halves.
 int nibble(const uint8_t* codes, int i) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; }
 
 void decode_q4_0(const uint8_t* block, float* y) {
@@ -56,7 +56,7 @@ void decode_q8_0(const uint8_t* block, float* y) {
   for (int i = 0; i < 32; ++i) y[i] = static_cast<float>(static_cast<int8_t>(block[2 + i])) * half(block);
 }
 
-/// Reads one of 8 scales followed by 8 minima, packed as 6-bit numbers in 12 bytes; i indexes both.
+/// Unpacks a 6-bit number from 12 bytes, which have 8 scales (i from 0 to 7) followed by 8 minima (i from 8 to 15).
 int six_bits(const uint8_t* packed, int i) {
   const int part = i / 8, place = i % 8, four = place % 4;
   if (place < 4) return packed[4 * part + four] & 63;
@@ -83,7 +83,7 @@ void decode_q6_k(const uint8_t* block, float* y) {
   }
 }
 
-/// The numbers that the codes of the IQ4 formats stand for.
+/// The numbers that the 16 codes of the IQ4 formats represent.
 constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 void decode_iq4_nl(const uint8_t* block, float* y) {
@@ -150,7 +150,7 @@ struct GatherPacked {
         float numbers[kMostElements];
         for (int64_t i = begin; i < end; ++i) {
           const int64_t row = index == DType::int32 ? c.in<int32_t>(kIndices)[i] : c.in<int64_t>(kIndices)[i];
-          // An index out of range reads row 0.
+          // A row index that is out of range reads row 0.
           const uint8_t* block = c.in<uint8_t>(kData) + (row < 0 || row >= rows ? 0 : row) * row_bytes;
           T* y = c.out<T>(0) + i * width;
           for (int64_t j = 0; j < width; j += format.elements, block += format.bytes) {

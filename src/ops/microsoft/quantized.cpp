@@ -1,4 +1,4 @@
-// Decomposes quantised operators of com.microsoft into ONNX's.
+// Decomposes quantized operators of com.microsoft into ONNX operators.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -22,17 +22,17 @@ ValueId dequantized(Decomposition& d, ValueId x, ValueId scale, ValueId zero_poi
   return d.op("DequantizeLinear", {x, scale, zero_point}, std::move(attributes));
 }
 
-/// Dequantises the input `first` with the two inputs after it, its scale and zero point.
+/// Dequantizes input number `first`. The next two inputs are its scale and zero point.
 ValueId dequantized(Decomposition& d, size_t first) { return dequantized(d, d.in(first), d.in(first + 1), d.in(first + 2)); }
 
-/// Sets output 0 to `y`, quantised to the dtype of x if there is no zero point. Removes the node.
+/// Quantizes y, makes the result output 0, and removes the node. Without a zero point, the result has the dtype of x.
 void give_quantized(Decomposition& d, ValueId y, ValueId scale, ValueId zero_point, ValueId x) {
   if (zero_point == kNoValue) zero_point = d.op("CastLike", {d.constant(Tensor::scalar<uint8_t>(0)), x});
   d.give(0, d.op("QuantizeLinear", {y, scale, zero_point}));
   d.finish();
 }
 
-/// Takes y_scale and y_zero_point from the inputs `first` and `first` + 1.
+/// Like the function above. The inputs `first` and `first` + 1 are y_scale and y_zero_point.
 void give_quantized(Decomposition& d, ValueId y, size_t first, ValueId x) { give_quantized(d, y, d.in(first), d.in(first + 1), x); }
 
 // Folds the result's scale into the operands' scales, as the operators are defined:
@@ -61,7 +61,7 @@ void decompose_unary(Graph& graph, NodeId id) {
   give_quantized(d, y, 3, d.in(0));
 }
 
-// As in onnxruntime, one step of the output is 1 / floor(1 / y_scale): codes are softmax * floor(1 / y_scale) + y_zero.
+// As in onnxruntime, the softmax is multiplied by floor(1 / y_scale) instead of divided by y_scale, before y_zero is added.
 void decompose_softmax(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   ValueId x = dequantized(d, 0), y;
@@ -69,7 +69,7 @@ void decompose_softmax(Graph& graph, NodeId id) {
   const int64_t axis = d.attributes().get_int("axis", -1);
   if (one_axis) {
     y = d.op("Softmax", {x}, {{"axis", axis}});
-  } else {  // before opset 13 the axes from `axis` on are treated as one
+  } else {  // before opset 13, softmax was over all axes from `axis` on
     y = d.op("Reshape", {d.op("Softmax", {d.op("Flatten", {x}, {{"axis", axis}})}, {{"axis", int64_t{-1}}}), d.op("Shape", {x})},
              {{"allowzero", int64_t{1}}});
   }
@@ -118,7 +118,7 @@ void decompose_pool(Graph& graph, NodeId id) {
   give_quantized(d, x, 3, d.in(0));
 }
 
-// Decomposes Y = alpha * (A B + C). C is int32 in units of a_scale * b_scale.
+// Decomposes Y = alpha * (A B + C), where C is int32 with the scale a_scale * b_scale.
 void decompose_gemm(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   float alpha = d.attributes().get_float("alpha", 1);
@@ -129,14 +129,14 @@ void decompose_gemm(Graph& graph, NodeId id) {
   attributes.set("alpha", alpha);
   attributes.set("beta", alpha);
   ValueId y = d.op("Gemm", {a, b, c}, std::move(attributes));
-  // As in onnxruntime, the result is quantised if a zero point is given.
+  // As in onnxruntime, the result is quantized only if a zero point is given.
   const ValueId scale = d.has(7) ? d.in(7) : d.constant(Tensor::scalar<float>(1));
   if (d.has(8)) return give_quantized(d, y, scale, d.in(8), d.in(0));
   d.give(0, d.has(7) ? d.op("Div", {y, scale}) : y);
   d.finish();
 }
 
-/// Makes the scale or zero point of a matrix's columns a vector. Those of a batch of matrices stay unchanged.
+/// Flattens scales or zero points of a matrix's columns to a vector. Those of a batch of matrices are returned unchanged.
 ValueId of_columns(Decomposition& d, ValueId x, ValueId matrix) {
   if (x == kNoValue || d.rank(x) < 0 || d.rank(x) > 2 || d.rank(matrix) > 2) return x;
   return d.rank(x) == 2 ? d.op("Reshape", {x, d.ints({-1})}) : x;
@@ -146,7 +146,7 @@ void give_product(Decomposition& d, ValueId a, ValueId b, ValueId a_scale, Value
   const ValueId product = d.op("MatMulInteger", {a, b, a_zero, of_columns(d, b_zero, b)});
   ValueId y = d.op("Mul", {d.cast(product, DType::float32), d.op("Mul", {a_scale, of_columns(d, b_scale, b)})});
   if (bias != kNoValue) y = d.op("Add", {y, d.rank(bias) == 0 ? bias : d.op("Reshape", {bias, d.ints({-1})})});
-  // A product of vectors is a scalar, also beside scales and biases of one axis.
+  // The product of two vectors is a scalar, even if scales and bias are vectors of one element.
   if (d.rank(a) < 2 && d.rank(b) < 2) y = d.op("Reshape", {y, d.op("Shape", {product})}, {{"allowzero", int64_t{1}}});
   d.give(0, y);
   d.finish();
@@ -184,7 +184,8 @@ const Tensor& constant_bytes(const Decomposition& d, size_t input, std::string_v
   return *tensor;
 }
 
-/// Repacks `rows` rows of `columns` codes of `bits` bits. The model pads each row to `padded` codes and whole bytes; ONNX has no padding.
+/// Repacks `rows` rows of `columns` codes of `bits` bits. The model pads each row to `padded` codes and to whole bytes; ONNX's packed types
+/// have no padding.
 Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padded, int64_t bits, std::string_view name) {
   int64_t row_bytes = ceil_div(checked_mul(padded, bits), 8), needed = checked_mul(rows, row_bytes);
   if (bytes.num_elements() != needed)
@@ -207,7 +208,7 @@ Tensor repacked(const Tensor& bytes, int64_t rows, int64_t columns, int64_t padd
   return packed;
 }
 
-/// Unpacks codes of `bits` bits to one byte each. A packed byte contains 8 / bits codes of the last axis, the first in the lowest bits.
+/// Unpacks codes of `bits` bits to one byte each. A byte has 8 / bits consecutive codes of the last axis, the first one in the lowest bits.
 ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
   if (bits == 8) return bytes;
   std::vector<uint8_t> shifts;
@@ -220,16 +221,17 @@ ValueId unpacked(Decomposition& d, ValueId bytes, int64_t bits) {
   return d.op("Reshape", {codes, shape}, {{"allowzero", int64_t{1}}});
 }
 
-/// Returns the codes [rows, columns]. Constant ones are repacked(); if only the run determines the bytes, they are unpacked() in the run.
+/// Returns the codes [rows, columns]. Constant bytes are repacked here; for other bytes, nodes unpack them during the run.
 ValueId codes_of(Decomposition& d, size_t input, bool constant, int64_t rows, int64_t columns, int64_t padded, int64_t bits,
                  std::string_view name) {
   if (constant) return d.constant(repacked(constant_bytes(d, input, name), rows, columns, padded, bits, name));
   const ValueId bytes = d.op("Reshape", {d.in(input), d.ints({rows, ceil_div(checked_mul(padded, bits), 8)})});
-  packed_dtype(bits);  // called because it rejects other numbers of bits
+  packed_dtype(bits);  // throws for an unsupported number of bits
   return d.op("Slice", {unpacked(d, bytes, bits), d.ints({0}), d.ints({columns}), d.ints({1})});
 }
 
-/// The zero points of MatMulNBits, [N, blocks]. They are either codes (by default the middle one of all codes), or numbers of a float type.
+/// The zero points of MatMulNBits, [N, blocks]. They are integer codes (by default the middle one) or, in `floats`, numbers of a float
+/// type.
 struct ZeroPoints {
   ValueId codes = kNoValue, floats = kNoValue;
 };
@@ -248,17 +250,17 @@ ZeroPoints zero_points_of(Decomposition& d, ValueId scales, bool constant, int64
   return zero_points;
 }
 
-/// Returns (codes - zero point) * scale, where g_idx gives the group of each of the K columns.
+/// Returns the dequantized weights, (codes - zero point) * scale, where g_idx has the group of each of the K columns.
 ValueId grouped_weights(Decomposition& d, ValueId codes, ValueId scales, const ZeroPoints& zero_points, int64_t K) {
-  const ValueId groups = d.op("Slice", {d.in(4), d.ints({0}), d.ints({K}), d.ints({0})});  // g_idx may include columns of padding
+  const ValueId groups = d.op("Slice", {d.in(4), d.ints({0}), d.ints({K}), d.ints({0})});  // g_idx may include padding
   auto of_column = [&](ValueId x) { return d.op("Gather", {x, groups}, {{"axis", int64_t{1}}}); };
   auto as_scales = [&](ValueId x) { return d.op("CastLike", {x, scales}); };
   ValueId zero = zero_points.floats != kNoValue ? zero_points.floats : as_scales(zero_points.codes);
   return d.op("Mul", {d.op("Sub", {as_scales(codes), of_column(zero)}), of_column(scales)});
 }
 
-// Returns the product's part that comes from float zero points: (middle - zero) * scale of a block times the block's sum of A's elements.
-// Computed separately, so that weights stay codes.
+// Returns what zero points of a float type add to the product: for each block, (middle - zero point) * scale times the sum of A's elements.
+// It is computed separately so that the weights themselves stay integer codes.
 ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64_t bits, int64_t blocks, int64_t block, int64_t padding) {
   ValueId a = d.in(0), middle = d.scalar(static_cast<float>(int64_t{1} << (bits - 1)), scales);
   ValueId factors = d.op("Mul", {d.op("Sub", {middle, zero}), scales});
@@ -269,7 +271,8 @@ ValueId zero_point_product(Decomposition& d, ValueId zero, ValueId scales, int64
   return d.op("MatMul", {sums, d.op("Transpose", {factors}, {{"perm", std::vector<int64_t>{1, 0}}})});
 }
 
-// Computes A [.., K] times the transpose of B [N, K]. Rows of B consist of blocks of block_size codes with one scale (and zero point) each.
+// Decomposes Y = A [.., K] times the transpose of B [N, K]. A row of B has blocks of block_size codes; each block has a scale (and a zero
+// point).
 void decompose_matmul_nbits(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   int64_t K = d.attributes().get_int("K"), N = d.attributes().get_int("N"), bits = d.attributes().get_int("bits", 4),
@@ -284,7 +287,7 @@ void decompose_matmul_nbits(Graph& graph, NodeId id) {
   ValueId weights = d.has(4) ? grouped_weights(d, codes, scales, zero_points, K)
                              : dequantized(d, codes, scales, zero_points.codes, {{"axis", int64_t{1}}, {"block_size", block}});
   ValueId y = d.op("MatMul", {d.in(0), d.op("Transpose", {weights}, {{"perm", std::vector<int64_t>{1, 0}}})});
-  constexpr int64_t kInt8 = 4;  // value of accuracy_level: the activations may be quantised to 8 bits
+  constexpr int64_t kInt8 = 4;  // accuracy_level 4: activations may be quantized to 8 bits
   if (d.attributes().get_int("accuracy_level", 0) == kInt8)
     graph.node(graph.value(y).producer).metadata.emplace_back(kInt8Activations.first, kInt8Activations.second);
   if (!d.has(4) && zero_points.floats != kNoValue)
@@ -300,24 +303,25 @@ int64_t axis_of(const Decomposition& d, std::string_view name, int64_t otherwise
   return axis < 0 ? axis + rank : axis;
 }
 
-/// The inputs of GatherBlockQuantized that it dequantises. Data, scales and zero points have corresponding axes.
+/// The inputs of GatherBlockQuantized that are dequantized together. Their axes correspond to one another.
 struct Blocks {
   ValueId data, scales, zero_points;
 };
 
-/// Unpacks bytes into codes of `bits` bits, and zero points in the same way. The default zero point is the middle code.
+/// Unpacks data and zero points from bytes to codes of `bits` bits. Absent zero points become the middle code.
 void unpack(Decomposition& d, Blocks& blocks, int64_t bits) {
   blocks.data = unpacked(d, blocks.data, bits);
   const ValueId shape = d.op("Shape", {blocks.scales});
   if (blocks.zero_points == kNoValue) {
     blocks.zero_points = d.op("Expand", {d.constant(Tensor::scalar<uint8_t>(static_cast<uint8_t>(1 << (bits - 1)))), shape});
-  } else if (bits != 8) {  // the last byte of a row may contain unused codes
+  } else if (bits != 8) {  // a row's last byte may have unused codes
     const ValueId last = d.op("Shape", {blocks.scales}, {{"start", int64_t{-1}}});
     blocks.zero_points = d.op("Slice", {unpacked(d, blocks.zero_points, bits), d.ints({0}), last, d.ints({-1})});
   }
 }
 
-/// The indices moved into range, and whether each of them was in range: the others give zeros.
+/// `within` has the indices, with 0 in place of those out of range. `inside` is true where an index was in range; other results become
+/// zeros.
 struct Indices {
   ValueId within, inside;
 };
@@ -330,13 +334,13 @@ Indices indices_of(Decomposition& d, int64_t axis) {
   return {d.op("Where", {inside, d.in(1), as_index(d.constant(Tensor::scalar<int64_t>(0)))}), inside};
 }
 
-/// Returns the ranks of `data` that the attributes allow.
+/// Returns the ranks that `data` may have according to the attributes.
 std::vector<int> ranks_of_data(const Attributes& attributes, bool bytes) {
   const int64_t last = attributes.get_int("quantize_axis", 1);
   if (bytes && last >= 0) return {static_cast<int>(std::min<int64_t>(last, kMaxRank)) + 1};
   int64_t least = 2;
   for (int64_t given : {attributes.get_int("gather_axis", 0), last}) {
-    // Axes beyond the maximum rank are rejected for any rank of data.
+    // Axes are clamped to the maximum rank. Those outside are rejected later, whatever the rank of `data` is.
     const auto axis = std::clamp<int64_t>(given, -kMaxRank, kMaxRank - 1);
     least = std::max(least, axis < 0 ? -axis : axis + 1);
   }
@@ -361,7 +365,7 @@ void check_blocks(const Decomposition& d, int rank, int64_t gather_axis, int64_t
                             gather_axis, axis));
 }
 
-/// Expands scales, which may have extent 1 for a whole axis, to the shape of data, except along the axis of blocks.
+/// Expands scales to the shape of the data, except along the axis of blocks. Along other axes they may have the extent 1.
 ValueId spread_scales(Decomposition& d, int rank, int64_t axis) {
   auto extents = [&](size_t input, int64_t begin, int64_t end) { return d.op("Shape", {d.in(input)}, {{"start", begin}, {"end", end}}); };
   const ValueId shape =
@@ -369,7 +373,8 @@ ValueId spread_scales(Decomposition& d, int rank, int64_t axis) {
   return d.op("Expand", {d.in(2), shape});
 }
 
-// Gathers before dequantising, so that an embedding is never expanded as a whole, except when it gathers along the axis of the blocks.
+// Gathers rows first and dequantizes only them, so that an embedding table is never expanded as a whole. If the node gathers along the axis
+// of blocks, it must dequantize first.
 void decompose_gather_quantized(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const DType dtype = d.type(d.in(0)).dtype;
@@ -387,7 +392,7 @@ void decompose_gather_quantized(Graph& graph, NodeId id) {
   const bool rows = axis != gather_axis;
   if (rows) blocks = {gathered(blocks.data), gathered(blocks.scales), gathered(blocks.zero_points)};
   if (bytes) unpack(d, blocks, d.attributes().get_int("bits", 4));
-  Attributes attributes = along(axis > gather_axis ? axis - rank : axis);  // counted from the end, because indices may have any rank
+  Attributes attributes = along(axis > gather_axis ? axis - rank : axis);  // counted from the end, since indices may have any rank
   attributes.set("block_size", block);
   ValueId y = block == 0 ? d.op("Mul", {d.op("CastLike", {blocks.data, blocks.scales}), blocks.scales})
                          : dequantized(d, blocks.data, blocks.scales, blocks.zero_points, std::move(attributes));

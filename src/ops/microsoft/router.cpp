@@ -1,4 +1,4 @@
-// Implements MoEGroupRouter (com.microsoft 1), which chooses the experts for each token among the groups that contain the best experts.
+// Implements MoEGroupRouter (com.microsoft 1). For each token, it finds the groups with the best experts and chooses experts among them.
 #include <algorithm>
 #include <cmath>
 
@@ -58,14 +58,15 @@ struct MoEGroupRouter {
         for (int64_t t = i * part; t < std::min(tokens, (i + 1) * part); ++t) route(c, t, c.scratch<float>() + i * experts * 4);
     });
   }
-  /// Sets the first `count` of `order` to the indices of the largest scores; of equal scores, the one with the lower index comes first.
+  /// Writes the indices of the `count` largest scores to the beginning of `order`. Of equal scores, the one with the lower index comes
+  /// first.
   static void choose(int32_t* order, int64_t total, int64_t count, const float* scores) {
     for (int64_t i = 0; i < total; ++i) order[i] = static_cast<int32_t>(i);
     auto key = [&](int32_t i) { return std::isnan(scores[i]) ? -INFINITY : scores[i]; };
     std::partial_sort(order, order + count, order + total,
                       [&](int32_t a, int32_t b) { return key(a) > key(b) || (key(a) == key(b) && a < b); });
   }
-  /// Routes a token. @param room  memory for 4 floats per expert
+  /// Chooses the experts of one token. @param room  memory for 4 floats per expert
   void route(RunContext& c, int64_t token, float* room) const {
     const float *x = c.in<float>(kLogits) + token * experts, *bias = c.in<float>(kBias);
     float *weights = room, *scores = room + experts, *of_groups = room + 2 * experts;
@@ -83,7 +84,7 @@ struct MoEGroupRouter {
       for (int64_t i = 0; i < best; ++i) of_groups[g] += scores[g * size + order[i]];
     }
     choose(order, groups, chosen_groups, of_groups);
-    // Gathers the scores of the chosen groups, in the order of the groups.
+    // Compacts the scores of the chosen groups, in ascending order of the groups.
     std::sort(order, order + chosen_groups);
     for (int64_t i = 0; i < chosen_groups; ++i) std::copy_n(scores + order[i] * size, size, scores + i * size);
     int32_t* group = reinterpret_cast<int32_t*>(of_groups);

@@ -14,9 +14,9 @@ namespace {
 using kernels::Regex;
 using kernels::RegexMatcher;
 
-// Finds tokens. They are the matches of `tokenexp`; or the text between matches of `separators`, which are applied one after the other; or
-// single characters if the only separator is "". Matches are leftmost longest. X [C] or [N, C] gives Y [C, D] or [N, C, D]. D is the
-// largest number of tokens; shorter rows are filled with pad_value.
+// Finds tokens. They are the matches of `tokenexp`; or the text between matches of `separators`, applied one after the other; or single
+// characters if the only separator is "". Of several possible matches, the leftmost and then the longest is taken. X [C] or [N, C] gives Y
+// [C, D] or [N, C, D], where D is the largest number of tokens; shorter rows are filled with pad_value.
 struct Tokenizer {
   static constexpr bool allocates = true;
 
@@ -120,7 +120,7 @@ struct Tokenizer {
     });
     size_t most = 0;
     for (const auto& own : tokens) most = std::max(most, own.size());
-    if (most > 0 && options.mark) most += 2;  // if there are no tokens at all, there are no start and end marks either
+    if (most > 0 && options.mark) most += 2;  // if no text has a token, there are no marks
     Shape shape = x.shape();
     shape.push_back(static_cast<int64_t>(most));
     auto* y = c.allocate_output(0, shape).data<std::string>();

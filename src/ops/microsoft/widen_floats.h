@@ -1,4 +1,4 @@
-// A decomposition for operators of com.microsoft whose kernels compute only in float32.
+// A decomposition for those operators of com.microsoft whose kernels compute only in float32.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// Casts other floats to float32. Output 0 is cast back to the dtype of input 0; other outputs stay float32.
+/// Casts inputs of other float types to float32. Output 0 is cast back to the dtype of input 0; further outputs stay float32.
 inline void widen_floats(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   auto is_other = [&](size_t i) { return d.has(i) && kFloats.has(d.type(d.in(i)).dtype) && d.type(d.in(i)).dtype != DType::float32; };

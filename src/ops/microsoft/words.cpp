@@ -1,4 +1,4 @@
-// Implements operators of com.microsoft over words and tokens: WordConvEmbedding, MurmurHash3, NGramRepeatBlock, BifurcationDetector,
+// Implements operators of com.microsoft on words and tokens: WordConvEmbedding, MurmurHash3, NGramRepeatBlock, BifurcationDetector,
 // NGramHashMapping.
 #include <algorithm>
 #include <bit>
@@ -21,14 +21,14 @@
 namespace treadle::ops {
 namespace {
 
-// Embeds the characters [words, L], convolves along the word, and takes the maximum of each filter. A word's length is its number of
-// characters that are not 0; windows reach beyond it only if the word is shorter than a window. Empty words give zeros.
+// Embeds the characters [words, L], convolves along each word, and takes the maximum over positions for each filter. A word has as many
+// characters as are not 0. A window extends past the word's end only if the word is shorter than the window. Empty words give zeros.
 void decompose_word_conv(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   const std::vector<int> ranks{2, 4, 1, 2};
   for (size_t i = 0; i < ranks.size(); ++i) branch_by_rank(d, {i}, {ranks[i]});
   ValueId sequence = d.in(0), weights = d.in(1);
-  // Returns an attribute after checking it against the weights' extent; the extent if the attribute is absent.
+  // Returns an extent of the weights: the attribute, checked against the weights, or the weights' own extent if the attribute is absent.
   const auto said = [&](std::string_view name, ValueId x, int axis) {
     const int64_t declared = d.attributes().get_int(name, -1), extent = d.extent(x, axis);
     if (declared >= 0 && extent >= 0 && declared != extent)
@@ -44,15 +44,15 @@ void decompose_word_conv(Graph& graph, NodeId id) {
   weights = d.op("Reshape", {weights, d.ints({or_copied(filters, false), 1, or_copied(window, both), or_copied(letter, both)})});
   const ValueId width = window >= 0 ? d.ints({window}) : d.op("Shape", {weights}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
   ValueId zero = d.constant(Tensor::scalar<int32_t>(0)), last = d.ints({-1});
-  // Computes the length of each word: the number of characters that are not 0, or 0 if the first one is 0.
+  // Computes the length of each word: the number of its characters that are not 0, but 0 if the first character is 0.
   ValueId letters = d.cast(d.op("Greater", {sequence, zero}), DType::int64);
   ValueId length = d.op("Mul", {d.op("ReduceSum", {letters, last}), d.op("Slice", {letters, d.ints({0}), d.ints({1}), last})});
   ValueId longest = d.op("Shape", {sequence}, {{"start", int64_t{-1}}});
-  // The words become the channels of one image.
+  // Each word becomes an image of one channel, whose rows are the embedded characters.
   ValueId letters_shape = d.op("Shape", {d.op("Gather", {d.in(3), zero})});
   ValueId images = d.op("Concat", {d.ints({-1, 1}), longest, letters_shape}, {{"axis", int64_t{0}}});
   ValueId sums = d.op("Conv", {d.op("Reshape", {d.op("Gather", {d.in(3), sequence}), images}), weights, d.in(2)}, std::move(kernel));
-  sums = d.op("Squeeze", {sums, d.ints({3})});  // has the shape [words, filters, places]
+  sums = d.op("Squeeze", {sums, d.ints({3})});  // the shape is [words, filters, positions]
   ValueId places = d.op("Max", {d.op("Sub", {length, width}), d.ints({0})});
   ValueId place = d.op("Range", {d.constant(Tensor::scalar<int64_t>(0)), d.op("Squeeze", {d.op("Shape", {sums}, {{"start", int64_t{2}}})}),
                                  d.constant(Tensor::scalar<int64_t>(1))});
@@ -70,7 +70,7 @@ void infer_hash(InferContext& c) {
   c.set_output(0, dtype, c.shape(0));
 }
 
-/// Computes the MurmurHash3 of each element's bytes. A signed result has the same bits as an unsigned one.
+/// Computes the MurmurHash3 of the bytes of each element. The attribute `positive` only decides whether the 32 bits are an unsigned number.
 struct MurmurHash3 {
   DType dtype;
   int64_t total;
@@ -108,7 +108,7 @@ void infer_repeat_block(InferContext& c) {
   c.set_output(0, c.input(1));
 }
 
-// Sets the score of a token that would repeat an n-gram of its row to -infinity.
+// Sets the score of each token that would complete an n-gram which its row already has to -infinity.
 struct NGramRepeatBlock {
   int64_t rows, length, vocabulary, size;
 
@@ -146,8 +146,8 @@ void infer_bifurcation(InferContext& c) {
   c.set_output(1, DType::int64, SymbolicShape{});
 }
 
-// Computes aggressive decoding: accepts predicted tokens up to the first that differs from the source. Then searches the source for the
-// last tokens, by n-grams of increasing length, until they occur only once.
+// Aggressive decoding: accepts predicted tokens up to and including the first one that differs from the source. Then looks for the last
+// tokens in the source, as n-grams of increasing length, until an n-gram occurs only once.
 struct BifurcationDetector {
   static constexpr bool allocates = true;
   int64_t least, most;
@@ -179,7 +179,7 @@ struct BifurcationDetector {
   }
 
  private:
-  /// Returns the position in the source after the n-gram with which the tokens end; -1 if the n-gram does not occur exactly once.
+  /// Returns the position in the source after the n-gram that ends the tokens; -1 if no such n-gram occurs exactly once.
   int64_t suffix_match(std::span<const int64_t> source, std::span<const int64_t> tokens) const {
     int64_t result = -1;
     for (int64_t size = least; size <= most && size <= std::ssize(tokens); ++size) {
@@ -210,8 +210,8 @@ void infer_hash_mapping(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, c.dtype(0), {ids[0], size - 1});
 }
 
-// Computes for n = 2 .. max_ngram_size: each of the last n tokens times a factor, combined by xor, modulo each head's vocabulary. Tokens
-// before an end of text, or of another segment, count as padding.
+// Hashes n-grams for n = 2 .. max_ngram_size: multiplies each of the last n tokens by a factor, combines the products by xor, and takes the
+// result modulo the vocabulary size of each head. Tokens before the end of a text, or of another segment, count as padding.
 template <typename T>
 struct NGramHashMapping {
   using Bits = std::make_unsigned_t<T>;  // unsigned, so that products wrap around
@@ -248,11 +248,11 @@ struct NGramHashMapping {
       if (vocabularies[i] < 1)
         throw Error(ErrorCode::invalid_argument, fmt::format("vocab_sizes has {}; they must be positive", vocabularies[i]));
     for (int64_t row = 0; row < batch; ++row) {
-      auto token = [&](int64_t place) {  // places begin at -history
+      auto token = [&](int64_t place) {  // past tokens are at -history to -1
         if (place >= 0) return ids[row * length + place];
         return past ? past[row * history + history + place] : missing;
       };
-      auto stops = [&](int64_t place) {  // true if the n-gram must not extend beyond this place
+      auto stops = [&](int64_t place) {  // true: the n-gram must not extend before this place
         if (resets && end && token(place - 1) == *end) return true;
         return segments && place > 0 && segments[row * length + place] != segments[row * length + place - 1];
       };
