@@ -1,5 +1,5 @@
-// The state that Scaler and Imputer of ai.onnx.ml keep for a node (PackedState). Their attributes have one element, or one element per
-// column of X.
+// The states that nodes of Scaler and Imputer (ai.onnx.ml) make when the session is created. Their attributes have one element, or one
+// element per column of X.
 #pragma once
 
 #include <string_view>
@@ -9,22 +9,22 @@
 
 namespace treadle::ops {
 
-/// Returns the extent of the last axis; 1 for a scalar.
+/// Returns the extent of the last axis, which is the number of columns; 1 for a scalar.
 inline int64_t last_extent(const Shape& shape) { return shape.rank() == 0 ? 1 : shape.back(); }
 
-/// Checks the length of an attribute. @throws Error(invalid_argument) unless it has one element, or one per column
+/// Throws Error(invalid_argument) unless an attribute has one element, or one element per column.
 inline void check_per_column(int64_t count, std::string_view name, int64_t columns) {
   if (count != 1 && count != columns)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("{} has {} elements; expected 1 or {}, the last extent of X", name, count, columns));
 }
 
-/// The state of Scaler.
+/// The state of a Scaler node, made when the session is created.
 struct ScalerModel final : PackedState {
   std::vector<float> offset, scale;
 };
 
-/// The state of Imputer.
+/// The state of an Imputer node, made when the session is created.
 template <typename X>
 struct ImputerModel final : PackedState {
   X replaced{};

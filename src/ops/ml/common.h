@@ -17,7 +17,7 @@ inline constexpr TypeSet kMlNumbers{DType::float32, DType::float64, DType::int32
 inline constexpr TypeSet kLabels{DType::int64, DType::string};
 inline constexpr std::string_view kMlDomain = "ai.onnx.ml";
 
-/// Returns the rows and columns of X [N, C]. A vector is one row.
+/// Returns the numbers of rows and columns of X [N, C]. A vector X is one row.
 inline std::pair<int64_t, int64_t> rows_and_columns(const Shape& shape) {
   if (shape.rank() == 1) return {1, shape[0]};
   if (shape.rank() == 2) return {shape[0], shape[1]};
@@ -32,13 +32,13 @@ inline Dim num_rows(InferContext& c) {
   throw Error(ErrorCode::invalid_argument, fmt::format("X has the shape {}; expected [N, C] or [C]", to_string(c.shape(0))));
 }
 
-/// Sets the shape of output `i` to [N] or [N, columns] for X [N, C].
+/// Sets the shape of output `i`, for X [N, C], to [N] or, if `columns` is given, to [N, columns].
 inline void set_row_output(InferContext& c, int i, DType dtype, std::optional<Dim> columns = std::nullopt) {
   const Dim rows = num_rows(c);
   c.set_output(i, dtype, columns ? SymbolicShape{rows, *columns} : SymbolicShape{rows});
 }
 
-/// The labels of a classifier: integers, strings, or class indices if the model has no labels.
+/// The labels of a classifier: integers or strings. If the model has neither, the labels are the class indices.
 struct ClassLabels {
   std::vector<int64_t> ints;
   std::vector<std::string> strings;

@@ -18,7 +18,8 @@ Tensor strings_tensor(const std::vector<std::string>& values) {
   return Tensor::strings(Shape{static_cast<int64_t>(values.size())}, values);
 }
 
-/// Reads the list `stem`_tensor, `stem`_strings, `stem`_int64s or `stem`_floats. @throws Error(invalid_model) unless exactly one is given.
+/// Reads a list from one of the attributes `stem`_tensor, `stem`_strings, `stem`_int64s and `stem`_floats. Exactly one of them must be
+/// given. @throws Error(invalid_model) otherwise.
 Tensor read_list(const Attributes& a, const std::string& stem) {
   std::vector<Tensor> found;
   if (a.has(stem + "_tensor")) found.push_back(a.get_tensor(stem + "_tensor"));
@@ -32,7 +33,7 @@ Tensor read_list(const Attributes& a, const std::string& stem) {
   return found.front().contiguous();
 }
 
-/// Returns the value for keys that are not in the list: one element of `dtype`.
+/// Returns the value, a tensor of one element, that the operator gives for keys that are not in its list.
 Tensor read_default(const Attributes& a, DType dtype) {
   if (a.has("default_tensor")) {
     const Tensor& given = a.get_tensor("default_tensor");
@@ -73,7 +74,8 @@ struct MapElements {
   }
   static MapElements bind(BindContext& c) { return {c.num_elements(0), c.dtype(0), c.output_dtype(0)}; }
 
-  // Finds positions in blocks, so that the dtypes of keys and values are dispatched separately and not in pairs.
+  // Looks up the positions of a block of keys before it copies their values. So code is needed for each dtype of keys and each dtype of
+  // values, but not for each pair.
   void run(RunContext& c) const {
     const auto& mapping = c.packed<Mapping>();
     parallel_for(c.pool(), total, kGrain, [&](int64_t begin, int64_t end) {
@@ -110,7 +112,8 @@ void infer_category_mapper(InferContext& c) {
     c.set_output_dtype(0, dtype);
 }
 
-// Upgrades version 1, which maps strings to their positions in classes_strings, or positions to strings, depending on the input's type.
+// Upgrades LabelEncoder of version 1, which maps strings to their positions in classes_strings, or positions to the strings, depending on
+// the dtype of the input.
 void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   std::vector<std::string> classes = node.attributes.get_strings("classes_strings");
@@ -120,7 +123,7 @@ void upgrade_label_encoder_1(Graph& graph, NodeId id) {
   node.attributes.erase("classes_strings");
   if (dtype == DType::undefined) throw Error(ErrorCode::not_implemented, "LabelEncoder of version 1 needs an input of known type");
   bool from_string = dtype == DType::string;
-  // If a class is repeated, its last position is used, but the first of repeated keys. So the lists are reversed.
+  // If a class is repeated, version 1 uses its last position, but later versions use the first of repeated keys. So the lists are reversed.
   if (from_string) std::reverse(classes.begin(), classes.end()), std::reverse(positions.begin(), positions.end());
   node.attributes.set(from_string ? "keys_strings" : "values_strings", std::move(classes));
   node.attributes.set(from_string ? "values_int64s" : "keys_int64s", std::move(positions));
@@ -178,8 +181,8 @@ void infer_one_hot(InferContext& c) {
   c.set_output(0, DType::float32, std::move(shape));
 }
 
-// Computes Z[..., j] = X[..., Y[j]]; a vector X is one row. Negative indices count from the end, as in ONNX's reference: converters of
-// radius neighbours fill up with -1, and give these entries the weight 0.
+// Computes Z[..., j] = X[..., Y[j]]; a vector X is one row. Negative indices count from the end, as in ONNX's reference. Converters of
+// radius-neighbors models rely on this: they pad with -1 and give the padding the weight 0.
 struct ArrayFeatureExtractor {
   int64_t rows, columns, count;
   DType dtype;
@@ -198,7 +201,7 @@ struct ArrayFeatureExtractor {
     auto copy = [&]<typename T>() {
       const T* x = c.in<T>(0);
       T* z = c.out<T>(0);
-      constexpr int64_t kTogether = 4;  // number of rows that are gathered together, to read each index once
+      constexpr int64_t kTogether = 4;  // rows gathered together, to read each index once
       int64_t row = 0;
       for (; row + kTogether <= rows; row += kTogether, x += kTogether * columns, z += kTogether * count)
         for (int64_t j = 0; j < count; ++j) {
@@ -224,8 +227,8 @@ void infer_extractor(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(shape));
 }
 
-// Joins the rows of all inputs, as float32. inputdimensions gives each input's number of columns: longer rows are cut, shorter ones filled
-// with zeros.
+// Concatenates the rows of all inputs as float32. inputdimensions has the number of columns for each input: longer rows are cut, and
+// shorter rows are padded with zeros.
 void decompose_feature_vectorizer(Graph& graph, NodeId id) {
   std::vector<int64_t> widths = graph.node(id).attributes.get_ints("inputdimensions");
   std::vector<ValueId> inputs = graph.node(id).inputs, columns;
@@ -235,7 +238,7 @@ void decompose_feature_vectorizer(Graph& graph, NodeId id) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Type type = graph.type(inputs[i]);  // NOLINT(performance-unnecessary-copy-initialization): adding nodes moves types
     ValueId x = type.dtype != DType::float32 ? w.cast(inputs[i], DType::float32) : inputs[i];
-    // A vector is a row. Rows of several axes are flattened.
+    // A vector is one row. Rows with several axes are flattened.
     if (type.has_rank() && type.rank() == 1)
       x = w.op("Unsqueeze", {x, w.ints({0})});
     else if (type.has_rank() && type.rank() > 2)

@@ -20,8 +20,8 @@ using kernels::PostTransform;
 
 constexpr int64_t kRowGrain = 1024;
 
-/// Returns the number of scores: one for each intercept or, without intercepts, one for each row of coefficients, which is as long as X has
-/// columns.
+/// Returns the number of scores. It is the number of intercepts or, without intercepts, the number of rows that the coefficients form if
+/// each row has as many elements as X has columns.
 int64_t count_scores(const Attributes& attributes, const Type& x) {
   auto count = static_cast<int64_t>(attributes.get_ints("classlabels_ints").size() + attributes.get_strings("classlabels_strings").size());
   auto coefficients = static_cast<int64_t>(attributes.get_floats("coefficients").size());
@@ -31,7 +31,7 @@ int64_t count_scores(const Attributes& attributes, const Type& x) {
   return std::max<int64_t>(count, 1);
 }
 
-/// Computes the scores [rows, model.scores] of a batch.
+/// Computes the scores [rows, model.scores] of a batch of rows of X.
 template <typename X>
 struct LinearScores {
   using T = MlComputeType<X>;
@@ -72,8 +72,8 @@ struct LinearScores {
     return scores;
   }
 
-  // If a model has more coefficients than X has columns, the first ones are used, row by row. onnxruntime does the same, and its own
-  // example is such a model.
+  // A model may have more coefficients than X has columns. As in onnxruntime, whose own example is such a model, the coefficients are then
+  // read as consecutive rows of X's length, and the rest is ignored.
   void score_prefix(const LinearModel<T>& model, const T* x, T* scores, ThreadPool* pool) const {
     parallel_for(pool, rows, kRowGrain, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
@@ -119,8 +119,8 @@ struct LinearClassifier {
       for (int64_t row = begin; row < end; ++row) {
         T* own = all + row;
         if (pair) {
-          // One score decides between two labels. The other label's score is 1 - s as in the operator's reference, unless post_transform is
-          // LOGISTIC.
+          // One score s decides between two labels. The other label's score is 1 - s, as in the operator's reference, unless post_transform
+          // is LOGISTIC.
           model.labels.write(c, 0, row, own[0] > 0 ? 1 : 0);
           kernels::write_pair(model.transform, PairFrom::complement, own[0], two);
           own = two;
@@ -178,8 +178,8 @@ Cost cost(const ShapeContext& c) {
   return {.flops = 2 * rows * coefficients, .bytes = c.size_bytes(0) + 4 * coefficients};
 }
 
-// Divides each row by its largest element (not magnitude), the sum of its magnitudes, or its Euclidean length. A row is copied unchanged if
-// the divisor is zero.
+// Divides each row by its largest element (not its largest magnitude), by the sum of its magnitudes, or by its Euclidean length. If the
+// divisor is zero, the row is copied unchanged.
 template <typename X>
 struct Normalizer {
   int64_t rows, columns;
@@ -225,7 +225,7 @@ struct Normalizer {
     });
   }
 
-  // Rows are usually word counts, mostly 0. Blocks of zeros are skipped: they add nothing, and stay zero.
+  // Rows are usually word counts, which are mostly 0. Blocks of zeros are skipped, because they add nothing to a norm and stay zero.
   template <typename Fn>
   static void for_blocks(std::span<const X> row, Fn fn) {
     constexpr size_t kBlock = 16;
@@ -244,7 +244,7 @@ struct Normalizer {
 };
 
 void infer_normalizer(InferContext& c) {
-  num_rows(c);  // called because it checks the rank
+  num_rows(c);  // throws if the rank is wrong
   if (c.has_rank(0))
     c.set_output(0, DType::float32, c.shape(0));
   else

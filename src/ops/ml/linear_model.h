@@ -1,4 +1,4 @@
-// The states of LinearClassifier and LinearRegressor, and the norms of Normalizer.
+// The states of LinearClassifier and LinearRegressor nodes, and the norms of Normalizer.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace treadle::ops {
 
-/// The type in which an operator computes: float64 for float64 inputs, float32 for all others.
+/// The type in which an operator of ai.onnx.ml computes: float64 for float64 inputs, float32 for all others.
 template <typename X>
 using MlComputeType = std::conditional_t<std::is_same_v<X, double>, double, float>;
 
@@ -45,7 +45,7 @@ struct LinearModel final : PackedState {
 
 enum class Norm : uint8_t { max, l1, l2 };
 
-/// Returns the norm by which a Normalizer divides its rows. @throws Error(invalid_model) if there is no such norm
+/// Returns the norm by which a Normalizer divides its rows. @throws Error(invalid_model) if the attribute names another norm
 inline Norm norm_of(const Attributes& attributes) {
   const std::string_view name = attributes.get_string("norm", "MAX");
   if (name != "MAX" && name != "L1" && name != "L2")

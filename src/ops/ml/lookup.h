@@ -1,4 +1,4 @@
-// A hash table from keys to positions, for all key types of ai.onnx.ml.
+// A hash table from keys to their positions in a list, for all key types of ai.onnx.ml.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,15 +18,15 @@
 
 namespace treadle::ops {
 
-/// The element types of keys and values.
+/// The element types that keys and values may have.
 using MlKeyTypes = TypeList<std::string, int64_t, int32_t, int16_t, float, double>;
 
-/// Finds the position of a key in a list. All NaN are one key, and 0 and -0 are equal.
+/// Finds the position of a key in a list. All NaN count as the same key, and so do 0 and -0.
 class Lookup {
  public:
   static constexpr int64_t kAbsent = -1;
 
-  /// @param first  true: a repeated key has its first position; false: its last one
+  /// @param first  true: for a repeated key, find() returns its first position; false: the last one
   explicit Lookup(const Tensor& keys, bool first = false) : dtype_(keys.dtype()) {
     auto put = [first](auto& map, const auto& key, int64_t place) { first ? void(map.emplace(key, place)) : void(map[key] = place); };
     visit_dtype<MlKeyTypes>(dtype_, [&]<typename K>() {
@@ -44,7 +44,7 @@ class Lookup {
 
   DType dtype() const { return dtype_; }
 
-  /// Returns the keys that are numbers, in the form of bits(), with their positions.
+  /// Returns the numeric keys, each converted to 64 bits by bits(), with their positions.
   const std::unordered_map<int64_t, int64_t>& numbers() const { return numbers_; }
 
   int64_t find(const std::string& key) const {
@@ -70,12 +70,12 @@ class Lookup {
       return static_cast<int64_t>(key);
     } else {
       auto value = static_cast<double>(key);
-      if (std::isnan(value)) return INT64_MIN;  // these are the bits of -0, which no other key has because -0 becomes 0
+      if (std::isnan(value)) return INT64_MIN;  // the bits of -0, which no other key has since -0 becomes 0
       return std::bit_cast<int64_t>(value == 0 ? 0.0 : value);
     }
   }
 
-  // Makes a table for keys that are small consecutive integers, as most labels are; it needs no hash.
+  // Makes a table indexed by key, for small consecutive integers, as most labels are. It needs no hashing.
   void make_direct() {
     if (numbers_.empty() || dtype_ == DType::float32 || dtype_ == DType::float64) return;
     int64_t low = INT64_MAX, high = INT64_MIN;

@@ -1,4 +1,4 @@
-// The states of operators of ai.onnx.ml that look up values by keys.
+// The states of the operators of ai.onnx.ml that look up values by keys. They are made when the session is created.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace treadle::ops {
 
-/// Keys and their values, the state of LabelEncoder and CategoryMapper.
+/// Keys and the values they map to: the state of LabelEncoder and CategoryMapper nodes.
 struct Mapping final : PackedState {
   Lookup keys;
   Tensor values, otherwise;
@@ -20,7 +20,7 @@ struct Mapping final : PackedState {
   }
 };
 
-/// The state of OneHotEncoder.
+/// The state of a OneHotEncoder node.
 struct CategoryLookup final : PackedState {
   Lookup lookup;
   explicit CategoryLookup(const Tensor& keys) : lookup(keys) {}

@@ -11,7 +11,7 @@
 namespace treadle::ops {
 namespace {
 
-// Makes a map for each row: from class labels to the row's elements.
+// Makes a map for each row of X, from class labels to the elements of the row.
 struct ZipMap {
   static constexpr bool allocates = true;
   static ZipMap bind(BindContext& c) {
@@ -28,7 +28,7 @@ struct ZipMap {
   }
   void run(RunContext& c) const {
     const ClassLabels& labels = c.packed<Labels>().labels;
-    Tensor x = c.input(0).tensor().clone();  // cloned, because the maps keep it
+    Tensor x = c.input(0).tensor().clone();  // cloned, because the maps refer to it
     auto [rows, columns] = rows_and_columns(x.shape());
     Sequence maps;
     maps.elements.reserve(static_cast<size_t>(rows));
@@ -60,7 +60,7 @@ DType cast_target(std::string_view name) {
   throw Error(ErrorCode::invalid_model, fmt::format("cast_to = \"{}\"; expected TO_FLOAT, TO_INT64 or TO_STRING", name));
 }
 
-// Parses a number. Parsing an integer ignores a fraction.
+// Parses a number. For an integer type, the fraction is ignored.
 template <typename T>
 T parse(const std::string& text) {
   T value{};
@@ -86,8 +86,8 @@ To converted(const From& value) {
     return static_cast<To>(value);
 }
 
-// Computes CastMap, the values of a map with integer keys: dense, in the order of the keys; or sparse, each at the index given by its key,
-// with zeros elsewhere.
+// Computes CastMap, which returns the values of a map with integer keys. Dense: in the order of the keys. Sparse: each value at the index
+// that its key gives, with zeros elsewhere.
 struct CastMap {
   static constexpr bool allocates = true;
   DType to;
@@ -130,7 +130,7 @@ void infer_cast_map(InferContext& c) {
   c.set_output(0, cast_target(c.get_string("cast_to", "TO_FLOAT")), {Dim(1), count});
 }
 
-// Computes DictVectorizer, the map's value for each key of the vocabulary; zero (or an empty string) if the map does not have the key.
+// Computes DictVectorizer: for each key of the vocabulary, the map's value, or zero (an empty string) if the map lacks the key.
 struct DictVectorizer {
   static constexpr bool allocates = true;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-/// Calls fn(first element, its column, count) for runs that lie within one row of `columns` elements.
+/// Divides the elements into runs that lie within one row of `columns` elements. Calls fn(first element, its column, count) for each run.
 template <typename Fn>
 void for_row_pieces(ThreadPool* pool, int64_t total, int64_t columns, Fn fn) {
   parallel_for(pool, total, kGrain, [&](int64_t begin, int64_t end) {

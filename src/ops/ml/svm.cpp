@@ -41,14 +41,14 @@ SvmKernel read_kernel(const Attributes& a) {
   return kernel;
 }
 
-/// The bound state of both operators: the rows of X, and a part of scratch for each thread.
+/// The shape of X, and the size of each thread's part of the scratch memory. Both SVM operators use it.
 template <typename X>
 struct Rows {
   using T = MlComputeType<X>;
   int64_t rows, scratch_elements;
   int slots;
 
-  /// @param per_row  elements of scratch that evaluating a row needs besides its similarities
+  /// @param per_row  number of scratch elements for evaluating one row, besides its similarities to the support vectors
   static Rows bind(BindContext& c, int64_t per_row) {
     const auto& model = c.packed<SvmModel<T>>();
     auto [rows, columns] = rows_and_columns(c.shape(0));
@@ -60,7 +60,7 @@ struct Rows {
     return {rows, elements, slots};
   }
 
-  /// Calls fn(row, similarities to the support vectors, scratch) for every row.
+  /// Calls fn(row, similarities, scratch) for every row. The similarities are the kernel function of the row and each support vector.
   template <typename Fn>
   void run(RunContext& c, const SvmModel<T>& model, Fn fn) const {
     const int64_t columns = model.vectors.columns, stride = model.vectors.stride;
@@ -142,7 +142,8 @@ struct SvmClassifier {
     return label;
   }
 
-  // Lets each pair of classes vote. The scores are the pairs' margins, or probabilities coupled from them.
+  // Classifies one row: each pair of classes votes for one of the two. The scores are the margins of the pairs, or probabilities that are
+  // derived from all margins.
   static int64_t one_against_one(const SvmModel<T>& model, const T* similarity, T* scratch, T** scores) {
     int64_t k = model.num_classes, pairs = model.num_pairs();
     T* margins = scratch;

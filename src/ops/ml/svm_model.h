@@ -1,4 +1,4 @@
-// The state of SVMClassifier and SVMRegressor.
+// The state that SVMClassifier and SVMRegressor nodes make when the session is created.
 #pragma once
 
 #include <string_view>
@@ -15,7 +15,7 @@ template <typename T>
 struct SvmModel final : PackedState {
   kernels::SvmKernel kernel;
   int64_t num_vectors = 0, num_classes = 1;
-  kernels::SideBySide<T> vectors;  ///< support vectors; in a linear model, one row of weights per class
+  kernels::SideBySide<T> vectors;  ///< support vectors; in a linear model, a row of weights per class
   std::vector<T> packed, coefficients, rho, prob_a, prob_b;
   std::vector<int64_t> class_start, class_size;
   kernels::PostTransform transform = kernels::PostTransform::none;
@@ -44,7 +44,7 @@ struct SvmModel final : PackedState {
 
   void set_vectors(const Attributes& a, int64_t count, int64_t rows_of_coefficients) {
     num_vectors = count;
-    if (count <= 0) {  // there are no support vectors, so this is a linear model
+    if (count <= 0) {  // a linear model, without support vectors
       kernel.type = kernels::SvmKernel::Type::linear;
       return pack(coefficients, num_classes, split(coefficients, num_classes, "coefficients"));
     }
@@ -52,7 +52,8 @@ struct SvmModel final : PackedState {
     pack(rows, count, split(rows, count, "support_vectors"));
     check(coefficients, checked_mul(count, rows_of_coefficients), "coefficients");
   }
-  /// For a linear kernel, the weighted sum of products with support vectors is the product with their weighted sum, a single vector.
+  /// Replaces all support vectors by one. With a linear kernel, the weighted sum of the products with the vectors equals one product with
+  /// the vectors' weighted sum.
   void join_linear_vectors() {
     std::vector<double> joined(static_cast<size_t>(vectors.columns));
     for (int64_t c = 0; c < vectors.columns; ++c)

@@ -32,7 +32,7 @@ std::vector<double> numbers_of(const Tensor& tensor) {
   return values;
 }
 
-/// Reads the floats of the attribute `name`, or of the tensor `name`_as_tensor.
+/// Reads numbers from the attribute `name`, which has floats, or from the tensor attribute `name`_as_tensor.
 std::vector<double> numbers(const Attributes& attributes, const std::string& name, bool& in_double) {
   std::string as_tensor = name + "_as_tensor";
   const auto& floats = attributes.get_floats(name);
@@ -58,13 +58,14 @@ TreeMode parse_mode(std::string_view name) {
   fail(fmt::format("nodes_modes has \"{}\"; expected BRANCH_LEQ, BRANCH_LT, BRANCH_GTE, BRANCH_GT, BRANCH_EQ, BRANCH_NEQ or LEAF", name));
 }
 
-/// Maps (tree id, node id) to the node's position. Most files number the nodes of a tree consecutively, which needs no hash table.
+/// Maps (tree id, node id) to the position of the node. Most files number the nodes of each tree consecutively, and then no hash table is
+/// needed.
 class NodeIndex {
  public:
   NodeIndex(const std::vector<int64_t>& trees, const std::vector<int64_t>& ids) : trees_(trees), ids_(ids) {
     size_t first = 0;
     for (size_t i = 0; i < trees.size(); ++i) {
-      if (i == 0 || trees[i] != trees[i - 1]) {  // once per tree, not once per node
+      if (i == 0 || trees[i] != trees[i - 1]) {  // looks up each tree only once
         auto [tree, added] = first_.emplace(trees[i], i);
         if (added) order_.push_back(trees[i]);
         first = tree->second;
@@ -81,7 +82,7 @@ class NodeIndex {
   size_t find(int64_t tree, int64_t id, std::string_view what, size_t near) const {
     if (consecutive_) {
       if (near < trees_.size() && trees_[near] == tree && id >= 0) {
-        // Computes the position of node `id` relative to that of `near`. The unsigned difference may wrap around, and the sum wraps back.
+        // The position of node `id` relative to node `near`. The unsigned difference may wrap around; adding it to `near` wraps back.
         const size_t position = near + (static_cast<size_t>(id) - static_cast<size_t>(ids_[near]));
         if (position < ids_.size() && trees_[position] == tree && ids_[position] == id) return position;
       }
@@ -96,7 +97,7 @@ class NodeIndex {
     fail(fmt::format("{} refers to node {} of tree {}, which does not exist", what, id, tree));
   }
 
-  /// Returns the tree ids, in the order of the file.
+  /// Returns the tree ids in the order in which they first appear in the file.
   const std::vector<int64_t>& trees() const { return order_; }
 
  private:
@@ -156,7 +157,7 @@ void read_votes(const Attributes& a, const std::string& prefix, const NodeIndex&
   check_length(prefix + "_treeids", tree_ids.size(), count);
   check_length(prefix + "_nodeids", node_ids.size(), count);
   check_length(prefix + "_weights", weights.size(), count);
-  // Sorts by counting, which keeps the order within each leaf.
+  // Sorts the votes by leaf. Counting sort keeps the order of votes within a leaf.
   auto& nodes = trees.description.nodes;
   std::vector<size_t> leaf(count), next(nodes.size() + 1);
   const std::string prefix_nodeids = prefix + "_nodeids";
@@ -215,7 +216,7 @@ kernels::TreeDescription describe_tree_ensemble(const Attributes& a) {
   if (!missing.empty()) check_length("nodes_missing_value_tracks_true", missing.size(), count);
   for (size_t i = 0; i < targets.size(); ++i) trees.votes.push_back({targets[i], weights[i]});
 
-  // Positions of inner nodes come first, then one node for each leaf.
+  // The inner nodes come first, followed by one node for each leaf.
   trees.nodes.resize(count + targets.size());
   for (size_t i = 0; i < targets.size(); ++i) trees.nodes[count + i].first = i, trees.nodes[count + i].last = i + 1;
   auto child = [&](int64_t id, int64_t is_leaf, size_t node) {

@@ -33,7 +33,7 @@ TreeAggregate parse_aggregate(std::string_view name) {
   throw Error(ErrorCode::invalid_model, fmt::format("aggregate_function = \"{}\"; expected SUM, AVERAGE, MIN or MAX", name));
 }
 
-/// The bound state of both kernels.
+/// The shape of X. Both kernels of this file use it.
 struct Rows {
   int64_t rows, columns;
 
@@ -45,7 +45,7 @@ struct Rows {
     return {rows, columns};
   }
 
-  /// Calls finish(scores, row) for every row.
+  /// Evaluates all trees for every row, then calls finish(scores, row) for it.
   template <typename X, typename Finish>
   void run(RunContext& c, const TreeModel& state, Finish finish) const {
     std::visit(
@@ -70,7 +70,7 @@ struct Rows {
 template <typename X>
 struct Regressor {
   Rows rows;
-  bool float_output;  // TreeEnsembleRegressor always returns float32, TreeEnsemble the input's dtype
+  bool float_output;  // TreeEnsembleRegressor always returns float32
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     const Attributes& a = c.attributes();
@@ -119,12 +119,12 @@ struct Regressor {
   }
 };
 
-// Where the specification says nothing, this follows ONNX's reference implementation:
-//   Several classes have votes: transformed scores; the label is that of the first maximum.
-//   Two labels, all votes for the first: the score s belongs to the *second* label. Without negative weights s is a probability, and the
-//     second label wins above 0.5; otherwise s is a margin, and it wins above 0. The output is a pair of scores made from s.
-//   Two labels, all votes for the second: the same thresholds, but plain scores.
-//   One label: one score; the label is 1 if the score is above 0, otherwise 0.
+// How scores become outputs. Where the specification says nothing, this follows ONNX's reference implementation:
+// Votes for several classes: transformed scores; the label is that of the first maximum.
+// Two labels, all votes for the first: the score s is that of the *second* label. Without negative weights, s is a probability, and the
+// second label wins above 0.5; otherwise s is a margin, and the second label wins above 0. The output is a pair of scores made from s.
+// Two labels, all votes for the second: the same thresholds, but the scores are not made into such a pair.
+// One label: one score; the label is 1 if the score is above 0, otherwise 0.
 template <typename X>
 struct Classifier {
   Rows rows;
@@ -145,7 +145,7 @@ struct Classifier {
     bool one_score = labels.count() <= 2 && state->only_class >= 0;
     if (!state->base.empty() && static_cast<int64_t>(state->base.size()) != labels.count() && !(one_score && state->base.size() == 1))
       throw Error(ErrorCode::invalid_model, fmt::format("{} base_values for {} classes", state->base.size(), labels.count()));
-    if (state->base.size() == 1 && labels.count() == 2) {  // the base value belongs to the class that has the votes
+    if (state->base.size() == 1 && labels.count() == 2) {  // the class that has the votes gets the base value
       double base = state->base[0];
       state->base = {0, 0};
       state->base[static_cast<size_t>(state->only_class)] = base;
@@ -199,7 +199,7 @@ void infer_regressor(InferContext& c) {
   set_row_output(c, 0, c.node().op_type == "TreeEnsemble" ? c.dtype(0) : DType::float32, Dim(num_targets));
 }
 
-// Counts one comparison per level, for trees of a few hundred nodes, which are about eight levels deep.
+// Estimates one comparison per level of a tree. Trees are assumed to have about 256 nodes and eight levels.
 Cost cost(const ShapeContext& c) {
   double trees = static_cast<double>(c.get_ints("nodes_featureids").size()) / 256 + 1;
   auto rows = static_cast<double>(c.shape(0).rank() == 2 ? c.shape(0)[0] : 1);

@@ -1,4 +1,4 @@
-// The state of the tree operators of ai.onnx.ml.
+// The state that nodes of tree operators (ai.onnx.ml) make when the session is created.
 #pragma once
 
 #include <variant>
@@ -11,7 +11,7 @@
 
 namespace treadle::ops {
 
-/// The ensemble of a node, and how scores are computed from its votes.
+/// The trees of a node, and the parameters by which the trees' votes become scores.
 struct TreeModel final : PackedState {
   std::variant<kernels::TreeEnsemble<float>, kernels::TreeEnsemble<double>> trees;
   std::vector<double> base;
@@ -20,7 +20,7 @@ struct TreeModel final : PackedState {
   // Only classifiers use the members below.
   ClassLabels labels;
   int64_t only_class = -1;     // the only class that has votes; -1: several classes have votes
-  bool probabilities = false;  // no weight is negative, so the threshold between two classes is 0.5 instead of 0
+  bool probabilities = false;  // no weight is negative: two classes are divided at 0.5, not at 0
 
   TreeModel(const kernels::TreeDescription& description, bool in_double) : trees(make(description, in_double)) {}
   static std::variant<kernels::TreeEnsemble<float>, kernels::TreeEnsemble<double>> make(const kernels::TreeDescription& description,

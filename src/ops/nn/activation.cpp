@@ -18,7 +18,7 @@ namespace {
 
 using kernels::Unary;
 
-// The parameters of the vectorised functions, with ONNX's defaults.
+// Parameters of the vectorized activation functions. Absent attributes have ONNX's default values.
 
 constexpr float kSeluAlpha = 1.67326319217681884765625F, kSeluGamma = 1.05070102214813232421875F;
 
@@ -27,7 +27,7 @@ UnaryParameters leaky_parameters(const ShapeContext& c) { return {c.get_float("a
 UnaryParameters selu_parameters(const ShapeContext& c) { return {c.get_float("alpha", kSeluAlpha), c.get_float("gamma", kSeluGamma)}; }
 UnaryParameters hard_sigmoid_parameters(const ShapeContext& c) { return {c.get_float("alpha", 0.2F), c.get_float("beta", 0.5F)}; }
 
-// The functions above for one element, in dtypes that are not vectorised: float64, and for Relu also integers.
+// Activation functions of one element, for dtypes without a vectorized kernel: float64, and for Relu also integers.
 
 template <UnaryParameters (*kRead)(const ShapeContext&)>
 struct WithParameters {
@@ -83,7 +83,7 @@ struct GeluTanhFn {
     double operator()(double x) const { return EXPRESSION; }           \
   }
 TREADLE_ACTIVATION(LeakyReluFn, leaky_parameters, x < 0 ? a * x : x);
-TREADLE_ACTIVATION(ThresholdedReluFn, alpha_one, x > a ? x : 0);  // the comparison is false for NaN, so that the result is 0
+TREADLE_ACTIVATION(ThresholdedReluFn, alpha_one, x > a ? x : 0);  // for NaN the comparison is false, which gives 0
 TREADLE_ACTIVATION(EluFn, alpha_one, x < 0 ? a * std::expm1(x) : x);
 TREADLE_ACTIVATION(SeluFn, selu_parameters, b*(x < 0 ? a * std::expm1(x) : x));
 TREADLE_ACTIVATION(CeluFn, alpha_one, std::max(x, 0.0) + std::min(0.0, a* std::expm1(x / a)));
@@ -103,7 +103,7 @@ struct ShrinkFn {
     if (v > static_cast<C>(lambd)) return narrowed<T>(v - static_cast<C>(bias));
     return T{0};
   }
-  /// Converts to integers, which saturate at the range of their type.
+  /// Converts a number to T. Integer types clamp it to their range.
   template <typename T, typename C>
   static T narrowed(C v) {
     if constexpr (std::is_integral_v<T>) {
@@ -125,7 +125,7 @@ struct PReluFn {
   }
 };
 
-// The attribute `approximate` selects the function. There is a kernel for each, which declines the other's nodes.
+// A kernel of Gelu for one value of the attribute `approximate`. It declines nodes with the other value.
 template <bool kTanh, typename K>
 struct GeluOf : K {
   static GeluOf bind(BindContext& c) { return {K::bind(c)}; }
@@ -144,7 +144,7 @@ std::vector<KernelDef> gelu_kernels() {
          built_kernel<GeluOf<kTanh, VectorizedUnary<BFloat16, kOp, no_parameters>>, BFloat16>("vectors");
 }
 
-// Computes Clip. The bounds are scalars, which the run may compute.
+// Computes Clip. The bounds are scalar tensors, whose values may be known only during the run.
 template <typename T>
 struct Clip {
   int64_t n;
@@ -177,7 +177,7 @@ struct Clip {
   }
 };
 
-// Moves the bounds to inputs; before opset 11 they were attributes.
+// Before opset 11, the bounds were attributes. This upgrade makes them inputs.
 void clip_bounds_to_inputs(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   DType dtype = graph.type(node.inputs[0]).dtype;
@@ -223,15 +223,15 @@ void infer_prelu(InferContext& c) {
                 "slope " + to_string(c.shape(1)) + " must stretch to X's shape " + to_string(c.shape(0)) + ", not the other way");
 }
 
-// Upgrades PRelu of opset 6, whose slope has one element, or one per channel as [C]. The latter gets axes of extent 1, so that it
-// broadcasts.
+// Upgrades PRelu of opset 6, whose slope has one element, or one element per channel, [C]. A slope [C] gets trailing axes of extent 1, so
+// that it broadcasts along the channels.
 void prelu_channel_slopes(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 2);
   NodeWriter writer(graph, id, graph.node(id).name);
   const ValueId x = graph.node(id).inputs[0], slope = graph.node(id).inputs[1];
   const int x_rank = writer.rank(x), slope_rank = writer.rank(slope);
   if ((slope_rank >= 0 && slope_rank != 1) || writer.extent(slope, 0) == 1 || (x_rank >= 0 && x_rank <= 2)) return;
-  // If only the run determines the ranks, it also determines the number of axes behind the channels.
+  // If the ranks are known only during the run, nodes compute how many axes follow the channels.
   ValueId missing = writer.op("Max", {writer.op("Sub", {writer.rank_of(x), writer.ints({2})}), writer.ints({0})});
   if (slope_rank < 0) {
     const ValueId is_vector = writer.op("Equal", {writer.rank_of(slope), writer.ints({1})});
@@ -277,7 +277,7 @@ OpDef gelu_slope() {
                             built_kernel<VectorizedUnary<float, Unary::gelu_slope, no_parameters>, float>("vectors") +
                                 built_kernel<UnaryKernel<GeluSlopeFn, double>, double>());
   op.domain = "treadle";
-  // The + makes it a pointer, which the small library needs.
+  // The + converts the lambda to a function pointer, which the small library for training needs (TrainingFunction).
   op.write_function = +[](FunctionBody& b) { b.give(0, write_gelu_slope(b, b.in(0))); };
   op.function_opset = +[](const Node&) { return 9; };
   return op;

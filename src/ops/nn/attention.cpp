@@ -1,4 +1,4 @@
-// Implements Attention (ONNX): inference, costs and the binding of its kernels.
+// Implements Attention (ONNX): inference, costs, and the preparation of calls to its kernels.
 #include "ops/nn/attention.h"
 
 #include <fmt/format.h>
@@ -131,7 +131,7 @@ AttentionParams bind_params(const BindContext& c) {
       throw Error(ErrorCode::invalid_argument, fmt::format("past_key {} and past_value {} do not fit {} heads of sizes {} and {}",
                                                            to_string(past_k), to_string(past_v), p.kv_heads, p.head_size, p.v_head_size));
     p.kv_length += p.past_length;
-    // If there is a past, the kernel reads the joined keys and values, [batch, heads, total, size].
+    // If there is a past, the kernel reads past and new keys (and values) from one tensor [batch, heads, total, size].
     p.k = {p.kv_heads * p.kv_length * p.head_size, p.kv_length * p.head_size, p.head_size};
     p.v = {p.kv_heads * p.kv_length * p.v_head_size, p.kv_length * p.v_head_size, p.v_head_size};
   }
@@ -139,7 +139,7 @@ AttentionParams bind_params(const BindContext& c) {
                                              : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(p.head_size, 1)));
   p.softcap = static_cast<double>(c.get_float("softcap"));
   p.causal = c.get_int("is_causal") != 0;
-  constexpr int64_t kLargestWindow = int64_t{1} << 62;  // sums of a window and a position do not overflow
+  constexpr int64_t kLargestWindow = int64_t{1} << 62;  // the sum of a window and a position cannot overflow
   p.left_window = std::min(c.get_int("left_window_size", -1), kLargestWindow);
   p.right_window = std::min(c.get_int("right_window_size", -1), kLargestWindow);
   if (p.left_window < -1 || p.right_window < -1)
@@ -153,7 +153,7 @@ AttentionParams bind_params(const BindContext& c) {
   return p;
 }
 
-// The mask broadcasts to [batch, heads, queries, keys], aligned at the last axis.
+// The mask broadcasts to [batch, heads, queries, keys]; a mask with fewer axes has the last of these axes.
 void bind_mask(const BindContext& c, AttentionParams& p) {
   if (!c.has_input(kMask)) return;
   const Shape& mask = c.shape(kMask);
@@ -164,7 +164,7 @@ void bind_mask(const BindContext& c, AttentionParams& p) {
   int64_t step = 1;
   for (int i = 3, own = mask.rank() - 1; own >= 0; --i, --own) {
     const int64_t extent = mask[own];
-    // A last axis that is shorter than the keys masks the remaining keys, even if its extent is 1.
+    // If the mask's last axis is shorter than the keys, even if its extent is 1, the remaining keys are masked.
     if (i == 3 && extent < p.kv_length)
       p.mask_length = extent;
     else if (extent != 1 && extent != wanted[i])
@@ -231,7 +231,7 @@ struct Attention {
 
   C* room(RunContext& c, int64_t offset) const { return reinterpret_cast<C*>(scratch_at(c, offset)); }
 
-  /// Joins past [batch, heads, past, size] and x, in either layout, to [batch, heads, total, size].
+  /// Concatenates past [batch, heads, past, size] and x, which may be in either layout, to [batch, heads, total, size].
   template <typename U, typename X, typename D>
   void join(const U* past, const X* x, int64_t size, D* dst) const {
     const AttentionParams& p = params;
@@ -246,7 +246,8 @@ struct Attention {
       }
     }
   }
-  /// Joins keys or values in the type of computation, and as the present output if the node has it.
+  /// Concatenates past and new keys (or values) in the type in which the kernel computes and, if the node has the output `present`, also to
+  /// it.
   template <typename U>
   const C* joined(RunContext& c, int input, int past, int output, bool shown, int64_t size, int64_t offset) const {
     if constexpr (std::is_same_v<U, C>) {
@@ -259,7 +260,7 @@ struct Attention {
       return room(c, offset);
     }
   }
-  /// Without a past, the present output is the input as [batch, heads, length, size].
+  /// Writes the output `present` of a node without a past: the input, in the layout [batch, heads, length, size].
   template <typename U>
   void show(RunContext& c, int input, int output, int64_t size) const {
     join(static_cast<const U*>(nullptr), c.in<U>(input), size, c.out<U>(output));
@@ -316,14 +317,14 @@ struct Attention {
   }
 };
 
-/// The contents of the output qk_matmul_output, in the order of qk_matmul_output_mode.
+/// The kinds of scores that the output qk_matmul_output may have, in the numbering of qk_matmul_output_mode.
 enum Scores : int64_t { kRaw, kCapped, kBiased, kProbabilities };
 
 struct AttentionRule {
   GradientContext& g;
-  bool packed = false;                // true if Q, K and V have rank 3
-  int64_t q_heads = 0, kv_heads = 0;  // numbers of heads if they are packed
-  Dim features_of_q = 0;              // features of Q, of all its heads if they are packed
+  bool packed = false;                // true if Q, K and V have rank 3 (all heads in one axis)
+  int64_t q_heads = 0, kv_heads = 0;  // numbers of heads; only if packed
+  Dim features_of_q = 0;              // features of a row of Q; if packed, of all heads
   double softcap = 0;
 
   explicit AttentionRule(GradientContext& context) : g(context) {
@@ -333,7 +334,7 @@ struct AttentionRule {
     softcap = static_cast<double>(g.attributes().get_float("softcap", 0));
     features_of_q = q[packed ? 2 : 3];
   }
-  // Returns the attribute, or 1 / sqrt(head size).
+  // Returns the attribute `scale`, or 1 / sqrt(head size) if it is absent.
   ValueId scale(ValueId like) {
     if (g.attributes().has("scale")) return g.scalar(static_cast<double>(g.attributes().get_float("scale")), like);
     const int64_t parts = packed ? q_heads : 1;
@@ -344,8 +345,8 @@ struct AttentionRule {
     return g.op("Reciprocal", {g.op("Sqrt", {size})});
   }
 
-  /// Returns qk_matmul_output of a mode: the node's own output if its mode is the same or the output is unused; otherwise computes it
-  /// again.
+  /// Returns the scores qk_matmul_output of a mode. This is the node's own output if it has that mode or was unused; otherwise another
+  /// Attention computes them.
   ValueId scores(int64_t mode) {
     if (g.output(3) == kNoValue) g.graph().node(g.node().id).attributes.set("qk_matmul_output_mode", mode);
     if (g.attributes().get_int("qk_matmul_output_mode", 0) == mode) return require_output(g, 3);
@@ -355,20 +356,21 @@ struct AttentionRule {
     return g.op_n("Attention", std::move(inputs), 4, std::move(attributes))[3];
   }
 
-  // by_head() turns [batch, length, heads * size] into [batch, heads, length, size]; as_operand() does the reverse.
+  // by_head() turns packed heads [batch, length, heads * size] into [batch, heads, length, size]; as_operand() is the inverse.
   ValueId by_head(ValueId x, int64_t heads) {
     return packed ? g.transpose(g.op("Reshape", {x, g.ints({0, 0, heads, -1})}), {0, 2, 1, 3}) : x;
   }
   ValueId as_operand(ValueId dx, ValueId operand) { return packed ? g.reshape_like(g.transpose(dx, {0, 2, 1, 3}), operand) : dx; }
 
-  // Reshapes queries [batch, q heads, ...] to [batch, kv heads, queries of each, ...]; keys get an axis of 1 there.
+  // Reshapes queries [batch, q heads, ...] to [batch, kv heads, queries per kv head, ...]. Keys get an axis of extent 1 in place of the
+  // third one.
   ValueId grouped(ValueId x) {
     const ValueId shape = g.shape_of(x);
     auto part = [&](int64_t first, int64_t last) { return g.op("Slice", {shape, g.ints({first}), g.ints({last})}); };
     const ValueId split = g.op("Concat", {part(0, 1), heads(), part(2, 4)}, {{"axis", int64_t{0}}});
     return g.op("Reshape", {x, split});
   }
-  // Returns the number of key heads, and of query heads per key head.
+  // Returns two numbers: the key heads, and the query heads that share each key head.
   ValueId heads() {
     if (packed) return g.ints({kv_heads, q_heads / std::max<int64_t>(kv_heads, 1)});
     auto axis_of = [&](size_t input) { return g.op("Shape", {g.input(input)}, {{"start", int64_t{1}}, {"end", int64_t{2}}}); };
@@ -379,7 +381,7 @@ struct AttentionRule {
   ValueId swapped(ValueId x) { return g.transpose(x, {0, 1, 2, 4, 3}); }
   ValueId plus(ValueId a, ValueId b) { return b == kNoValue ? a : a == kNoValue ? b : g.add(a, b); }
 
-  /// Joins the past keys or values with the new ones.
+  /// Concatenates the past keys or values with the new ones.
   ValueId joined(size_t input, size_t past) {
     const ValueId own = by_head(g.input(input), kv_heads);
     return g.input(past) == kNoValue ? own : g.op("Concat", {g.input(past), own}, {{"axis", int64_t{2}}});
@@ -399,14 +401,14 @@ struct AttentionRule {
     const Type type = g.type(mask);
     if (!type.has_rank() || !g.type(dscores).has_rank())
       throw Error(ErrorCode::not_implemented, "the gradient of attn_mask needs its rank");
-    // A mask that is shorter than the keys does not determine their number.
+    // A mask that is shorter than the keys gets only the gradients of the keys that it covers.
     const Dim keys = type.shape->back();
     if (!(keys == g.type(dscores).shape->back()))
       dscores = g.op("Slice", {dscores, g.ints({0}), g.op("Shape", {mask}, {{"start", int64_t{-1}}}), g.ints({-1})});
     return g.unbroadcast(dscores, mask);
   }
 
-  // Uses, with raw = scale Q K^T, s = cap(raw) + mask, P = softmax(s): dV = P^T dY, dP = dY V^T, ds = P (dP - sum(dP P)).
+  // Let raw = scale Q K^T, s = cap(raw) + mask, P = softmax(s). Then dV = P^T dY, dP = dY V^T, ds = P (dP - sum(dP P)).
   Gradients differentiate() {
     const int64_t shown = g.attributes().get_int("qk_matmul_output_mode", 0);
     const ValueId dshown = g.grad_output(3);

@@ -1,4 +1,4 @@
-// Describes the computation of an Attention node, for kernels of devices.
+// Describes the computation of an Attention node. Kernels of other devices use it, too.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,8 +6,8 @@
 
 namespace treadle::ops {
 
-/// Returns the parameters. If there is a past, strides of keys and values are those of the joined ones. @throws Error(invalid_argument) if
-/// the operands' shapes do not fit together
+/// Returns the parameters of an Attention kernel. If there is a past, the strides of keys and values are those of the past and new ones in
+/// one tensor. @throws Error(invalid_argument) if the shapes of the operands are inconsistent
 kernels::AttentionParams bind_attention(const BindContext& c);
 
 }  // namespace treadle::ops

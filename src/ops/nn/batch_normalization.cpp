@@ -1,4 +1,4 @@
-// Implements BatchNormalization with running statistics, or with the batch's statistics (training_mode = 1).
+// Implements BatchNormalization, with running statistics or with the statistics of the batch (training_mode = 1).
 #include <fmt/format.h>
 
 #include "core/values/dispatch.h"
@@ -37,7 +37,7 @@ void infer_batch_norm(InferContext& c) {
   }
 }
 
-// Widens a parameter or statistic, whose float type may differ from X's. Such tensors are small.
+// Widens a scale, bias or statistic to the type of computation. Their float type may differ from that of X. These tensors are small.
 template <typename C>
 const C* widen_any(RunContext& c, int input, DType dtype, int64_t n, int64_t offset) {
   if (dtype == dtype_of<C>) return c.in<C>(input);
@@ -87,7 +87,8 @@ struct BatchNormalization {
     parallel_for(c.pool(), channels, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, N * inner)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t channel = begin; channel < end; ++channel) {
-                     // Uses two passes: computing the variance from sums of squares would lose precision by cancellation.
+                     // Uses two passes, for the mean and then the variance. A variance from sums of squares would lose precision by
+                     // cancellation.
                      auto sum = [&](auto term) {
                        double total = 0;
                        for (int64_t n = 0; n < N; ++n) {
@@ -129,7 +130,7 @@ struct BatchNormalization {
   }
 };
 
-// Handles spatial=0, which has parameters for each activation: every element of a sample becomes a channel.
+// Upgrades nodes with spatial=0, whose parameters have an element for each element of a sample. These elements become channels.
 void flatten_activations(Graph& graph, NodeId id) {
   auto add = [&](NodeSpec spec) { return graph.node(graph.add_node(std::move(spec), id)).outputs[0]; };
   const ValueId x = graph.node(id).inputs[0], whole = graph.add_constant("shape", Tensor::vector<int64_t>(std::vector<int64_t>{-1}));
@@ -145,7 +146,7 @@ void flatten_activations(Graph& graph, NodeId id) {
 
 bool is_used(const Graph& graph, ValueId id) { return id != kNoValue && (!graph.value(id).uses.empty() || graph.is_output(id)); }
 
-// Before opset 14, a training step had the running statistics in outputs 1 and 2, and the batch's in outputs 3 and 4.
+// Before opset 14, a training node had the running statistics in outputs 1 and 2, and the statistics of the batch in outputs 3 and 4.
 void name_training(Graph& graph, NodeId id) {
   const std::vector<ValueId> outputs = graph.node(id).outputs;
   auto used = [&](size_t i) { return i < outputs.size() && is_used(graph, outputs[i]); };
@@ -156,7 +157,7 @@ void name_training(Graph& graph, NodeId id) {
   graph.node(id).attributes.erase("consumed_inputs");
   if (training) graph.node(id).attributes.set("training_mode", int64_t{1});
   if (outputs.size() <= 1 || (training && outputs.size() <= 3)) return;
-  // The number of a node's outputs is fixed, so a new node replaces it.
+  // The new node has another number of outputs, which cannot be changed on the old one.
   NodeSpec spec{.op_type = "BatchNormalization", .inputs = graph.node(id).inputs, .attributes = graph.node(id).attributes};
   spec.num_outputs = training ? 3 : 1;
   const NodeId made = graph.add_node(std::move(spec), id);
@@ -176,7 +177,7 @@ Gradients batch_normalization_gradient(GradientContext& g) {
   if (dy == kNoValue) return {};
   if (g.attributes().get_int("training_mode", 0) != 0)
     return g.op_n("BatchNormalizationGrad", {dy, x, scale}, 3, {{"epsilon", epsilon}}, "treadle");
-  // Running statistics have no gradient.
+  // The running statistics are treated as constants, without gradients.
   const int rank = rank_of(g, x);
   const ValueId deviation = g.op("Sqrt", {g.add(g.input(4), g.scalar(static_cast<double>(epsilon), g.input(4)))});
   const ValueId centered = g.sub(x, per_channel(g, g.input(3), rank));
@@ -201,7 +202,7 @@ std::vector<OpDef> batch_normalization_ops() {
            .attributes = {{"epsilon", 1e-5f}, {"momentum", 0.9f}, {"training_mode", int64_t{0}}, {kUnbiasedVariance, int64_t{0}}},
            .infer = infer_batch_norm,
            .cost = elementwise_cost<4>,
-           // Only training mode has the outputs that update statistics.
+           // Outputs 1 and 2, the updated statistics, exist only in training mode.
            .alias = {may_reuse(0, 0), updates_statistic(1, 3), updates_statistic(2, 4)},
            .kernels = typed<BatchNormalization, float, double, Float16, BFloat16>(),
            .gradient = batch_normalization_gradient,

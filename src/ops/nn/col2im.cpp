@@ -1,4 +1,4 @@
-// Implements Col2Im, which sums blocks of columns into an image with any number of spatial axes.
+// Implements Col2Im, which adds up overlapping blocks, given as columns, to an image with any number of spatial axes.
 #include "ops/nn/col2im.h"
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ void infer_col2im(InferContext& c) {
 template <typename T>
 void add_run(const T* from, int64_t count, T* to, int64_t step) {
   auto sum = [](T a, T b) { return static_cast<T>(a + b); };
-  if (step == 1)  // a separate case, which the compiler vectorises
+  if (step == 1)  // a separate loop, which the compiler vectorizes
     for (int64_t i = 0; i < count; ++i) to[i] = sum(to[i], from[i]);
   else
     for (int64_t i = 0; i < count; ++i) to[i * step] = sum(to[i * step], from[i]);
@@ -90,7 +90,7 @@ Col2ImPlan Col2ImPlan::bind(const BindContext& c, const Shape& columns, const Sh
 
 namespace {
 
-// Sums 16-bit floats in float, because rounded partial sums could overflow although the result does not.
+// Sums 16-bit floats in float, because rounded partial sums could overflow even if the final sum does not.
 template <typename T>
 struct Col2Im : Col2ImPlan {
   using C = compute_type_t<T>;
@@ -108,13 +108,13 @@ struct Col2Im : Col2ImPlan {
     return {Col2ImPlan::bind(c, columns, output), {}, {}};
   }
 
-  // Calls fn(first block, count, element of the image, step in the image) for runs of blocks along the last axis whose element `offset` is
-  // inside the image.
+  // Finds the runs of blocks along the last axis whose element `offset` is inside the image, and calls for each run fn(first block, number
+  // of blocks, index of that element in the image, step in the image from block to block).
   template <typename Fn>
   void for_each_run(int64_t offset, Fn fn) const {
     if (num_blocks == 0) return;
     if (rank == 0) return fn(0, 1, 0, 1);
-    int64_t shift[kMaxRank];  // offset of block element `offset` in the image, per axis
+    int64_t shift[kMaxRank];  // position of the element relative to its block's origin, per axis
     for (int i = rank - 1; i >= 0; --i) {
       shift[i] = offset % block[i] * dilations[i] - pads[i];
       offset /= block[i];
@@ -208,7 +208,7 @@ Gradients col2im_gradient(GradientContext& g) {
   return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
 }
 
-// Both operators are linear, and each is the gradient of the other.
+// Col2Im and its gradient are linear, so each of the two operators is the gradient of the other.
 Gradients col2im_grad_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("Col2Im", {g.grad_output(0), g.input(1), g.input(2)}, attributes)};

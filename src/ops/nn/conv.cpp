@@ -80,13 +80,13 @@ Cost conv_cost(const ShapeContext& c) {
           c.size_bytes(0) + c.size_bytes(1) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-/// The state of constant 16-bit weights, which are widened to float32 when the session is created.
+/// Constant 16-bit weights, widened to float32 when the session is created.
 struct WideWeights final : PackedState {
   std::vector<float> values;
   size_t size_bytes() const override { return values.size() * sizeof(float); }
 };
 
-// The kernel of Conv. T is float32 or a 16-bit float.
+// The kernel of Conv for float32 and 16-bit floats (T).
 template <typename T>
 struct Conv {
   ConvParams params;

@@ -1,4 +1,4 @@
-// Implements gradients of convolutions: ConvGradInput and ConvGradWeights of the treadle domain, and gradient rules.
+// Implements gradients of convolutions: the operators ConvGradInput and ConvGradWeights of the treadle domain, and the gradient rules.
 #include "kernels/conv/conv_gradient.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ using kernels::ConvParams;
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
 
-// Infers the output's shape from input 2, which contains it.
+// Infers the shape of the output, which is the contents of input 2.
 void infer_given_shape(InferContext& c) {
   if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
   c.set_output_dtype(0, c.dtype(0));
@@ -57,7 +57,7 @@ Cost weights_cost(const ShapeContext& c) {
   return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(w.product(1, w.rank())), c.size_bytes(0) + c.size_bytes(1)};
 }
 
-// Computes dX, the transposed convolution of dY.
+// Computes dX, which is the transposed convolution of dY with the weights.
 template <typename T>
 struct ConvGradInput {
   ConvParams params;
@@ -92,8 +92,8 @@ struct ConvGradWeights {
   }
 };
 
-// Rules for second derivatives. A convolution and both its gradients are linear in image, filters and dY, and each is a gradient of the
-// others.
+// Second derivatives. A convolution is linear in its image and in its filters, and its two gradients are also linear in dY. Each of these
+// three operators computes the gradients of the others.
 
 std::vector<ValueId> input_gradient(GradientContext& g) {
   const ValueId dy = g.input(0), w = g.input(1), u = g.grad_output(0);

@@ -1,4 +1,4 @@
-// Implements ConvTranspose, which computes a convolution's gradient with respect to its image.
+// Implements ConvTranspose, which computes what is, for a convolution, the gradient with respect to its image.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ struct TransposedWindow {
     }
     const std::vector<int64_t>& shape = attributes.get_ints("output_shape");
     if (shape.empty()) return;
-    // Some exporters include the extents of the batch and the channels.
+    // Some exporters include the extents of batch and channels in output_shape.
     if (shape.size() != rank && shape.size() != rank + 2)
       throw Error(ErrorCode::invalid_argument, fmt::format("output_shape has {} elements for {} spatial axes", shape.size(), rank));
     output_shape.assign(shape.end() - static_cast<std::ptrdiff_t>(rank), shape.end());
@@ -66,11 +66,11 @@ struct TransposedWindow {
     if (is_same()) return in * strides[i];
     return full_extent(i, in, kernel) - pad_begin[i] - pad_end[i];
   }
-  /// Computes the pads if output_shape or auto_pad does not fix them.
+  /// Computes the pads of axis i if they depend on output_shape or auto_pad.
   void settle_pads(size_t i, int64_t in, int64_t kernel, int64_t out) {
     if (output_shape.empty() && !is_same()) return;
     const int64_t total = full_extent(i, in, kernel) - out;
-    // Rounds down even if `total` is negative. It is negative if the output is longer than the windows reach.
+    // Rounds down even if `total` is negative, which means that the output is longer than the windows reach.
     const int64_t half = (total - (total & 1)) / 2;
     pad_begin[i] = auto_pad == "SAME_UPPER" ? half : total - half;
     pad_end[i] = total - pad_begin[i];
@@ -124,7 +124,7 @@ kernels::ConvParams bind_conv_transpose(const BindContext& c) {
     window.settle_pads(i, x[axis], w[axis], y[axis]);
     pads[i] = window.pad_begin[i], pads[window.rank + i] = window.pad_end[i];
   }
-  // Returns the parameters of the convolution from Y to X, whose input gradient this operator computes.
+  // A ConvTranspose is described by the convolution from Y to X whose input gradient it computes.
   p.window = kernels::make_window(spatial(y), spatial(x), spatial(w), {window.strides.data(), window.rank}, {pads, 2 * window.rank},
                                   {window.dilations.data(), window.rank});
   kernels::check_conv(p);
@@ -133,7 +133,7 @@ kernels::ConvParams bind_conv_transpose(const BindContext& c) {
 
 namespace {
 
-// The kernel of ConvTranspose. @tparam T  float32 or a 16-bit float
+// The kernel of ConvTranspose for float32 and 16-bit floats (T).
 template <typename T>
 struct ConvTranspose {
   ConvParams params;
@@ -170,7 +170,7 @@ struct ConvTransposeDouble {
   }
 };
 
-// A ConvTranspose computes the input's gradient of a Conv with the same weights, so its own gradient is that Conv of dY.
+// A ConvTranspose computes the gradient of a Conv with respect to its input. So its own gradient, with respect to X, is that Conv of dY.
 Gradients own_pads_gradient(GradientContext& g) {
   const ValueId x = g.input(0), w = g.input(1), dy = g.grad_output(0);
   Attributes window;
@@ -181,7 +181,8 @@ Gradients own_pads_gradient(GradientContext& g) {
   return result;
 }
 
-/// Pads dY, for pads known only in the run: adds zeros where the output was cropped, and removes elements that no window reaches.
+/// Pads dY by amounts that are known only during the run: adds zeros where the output was cropped, and removes elements that no window
+/// reached.
 ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
   const auto spatial = [&](ValueId x) { return g.op("Shape", {x}, {{"start", int64_t{2}}}); };
   auto numbers = [&](const std::array<int64_t, 3>& values) {
@@ -192,14 +193,14 @@ ValueId padded_to_windows(GradientContext& g, const TransposedWindow& window) {
   const ValueId windows = g.add(steps, g.mul(g.sub(spatial(g.input(1)), one), numbers(window.dilations)));
   const ValueId padding = numbers(window.output_padding);
   const ValueId total = g.sub(g.add(windows, padding), spatial(g.output(0)));
-  // Rounds down even if `total` is negative.
+  // Rounds down even if `total` is negative, by subtracting its remainder (0 or 1).
   const ValueId half = g.div(g.sub(total, g.op("Mod", {total, two})), two), larger = g.sub(total, half);
   const bool upper = window.auto_pad == "SAME_UPPER";
   const ValueId begin = upper ? half : larger, end = g.sub(upper ? larger : half, padding);
   return g.op("Pad", {g.grad_output(0), g.op("Concat", {none, begin, none, end}, {{"axis", int64_t{0}}})});
 }
 
-// Computes auto_pad or output_shape to pads as the forward pass does, then differentiates with explicit pads.
+// Computes explicit pads from auto_pad or output_shape, as the forward pass does, and differentiates a node with these pads.
 Gradients conv_transpose_gradient(GradientContext& g) {
   const std::string_view auto_pad = g.attributes().get_string("auto_pad", "NOTSET");
   if ((auto_pad == "NOTSET" || auto_pad.empty()) && g.attributes().get_ints("output_shape").empty()) return own_pads_gradient(g);
@@ -213,7 +214,7 @@ Gradients conv_transpose_gradient(GradientContext& g) {
   for (size_t axis = 2; axis < rank; ++axis) known &= in[axis].is_const() && kernel[axis].is_const() && out[axis].is_const();
   for (size_t i = 0; (settled || known) && i < window.rank; ++i) {
     if (!settled) window.settle_pads(i, in[2 + i].value(), kernel[2 + i].value(), out[2 + i].value());
-    // Elements beyond the reach of the windows do not contribute to the gradient.
+    // Elements that no window reaches have no gradient to pass on, so a Pad with negative widths removes them.
     pads[i] = std::max<int64_t>(window.pad_begin[i], 0), pads[window.rank + i] = std::max<int64_t>(window.pad_end[i], 0);
     widths[2 + i] = std::min<int64_t>(window.pad_begin[i], 0), widths[rank + 2 + i] = std::min<int64_t>(window.pad_end[i], 0);
     longer |= widths[2 + i] < 0 || widths[rank + 2 + i] < 0;

@@ -119,7 +119,7 @@ void infer_deform_conv_grad(InferContext& c) {
   if (c.has_input(4))
     c.set_output(3, c.input(4));
   else
-    c.set_output(3, c.dtype(0), {0});  // nothing reads this output
+    c.set_output(3, c.dtype(0), {0});  // nothing reads the gradient of an absent bias or mask
 }
 
 Gradients deform_conv_gradient(GradientContext& g) {

@@ -1,4 +1,4 @@
-// Derives what kernels of every device need to compute a DeformConv node.
+// Derives from operands and attributes the numbers with which all devices compute DeformConv nodes.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,7 +6,7 @@
 
 namespace treadle::ops {
 
-/// @throws Error(invalid_argument) if operands or attributes do not fit, Error(not_implemented) for an image of another rank than 4
+/// @throws Error(invalid_argument) if operands or attributes are inconsistent, Error(not_implemented) if the rank of the image is not 4
 kernels::DeformParams bind_deform_conv(const BindContext& c);
 
 }  // namespace treadle::ops

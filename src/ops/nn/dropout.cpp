@@ -1,4 +1,5 @@
-// Implements Dropout (ONNX, opset 22). In training mode it zeroes random elements and scales up the others; otherwise it is the identity.
+// Implements Dropout (ONNX, opset 22). In training mode it sets random elements to zero and scales up the others; otherwise it is the
+// identity.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -83,11 +84,11 @@ struct Dropout {
   }
 };
 
-// Removes the attribute `is_test`, which selected the mode before opset 7. Models are run for their results, for which Dropout is the
-// identity.
+// Removes the attribute `is_test`, which before opset 7 selected inference or training. Old models are assumed to be for inference, where
+// Dropout is the identity.
 void drop_is_test(Graph& graph, NodeId id) { graph.node(id).attributes.erase("is_test"); }
 
-/// Returns the mask of a node that drops nothing. ONNX does not define its value; here it is all false, as in onnxruntime.
+/// Returns the mask for a node that drops nothing. ONNX does not define its elements; as in onnxruntime, they are all false.
 ValueId mask_of_nothing(Graph& graph, NodeId id) {
   const NodeId shape = graph.add_node({.op_type = "Shape", .inputs = {graph.node(id).inputs[0]}}, id);
   const NodeId none = graph.add_node({.op_type = "ConstantOfShape", .inputs = {graph.node(shape).outputs[0]}}, id);
@@ -96,7 +97,7 @@ ValueId mask_of_nothing(Graph& graph, NodeId id) {
   return graph.node(none).outputs[0];
 }
 
-// Converts the mask, which had the dtype of the data before opset 10.
+// Before opset 10, the output mask had the dtype of the data. Casts the mask to this dtype.
 void mask_becomes_bool(Graph& graph, NodeId id) {
   if (!graph.node(id).has_output(1)) return;
   const ValueId mask = mask_of_nothing(graph, id);
@@ -104,13 +105,13 @@ void mask_becomes_bool(Graph& graph, NodeId id) {
   graph.replace_uses(graph.node(id).outputs[1], graph.node(cast).outputs[0]);
 }
 
-// Removes the attribute `ratio` of nodes before opset 12. They had no input for training mode, so they drop nothing.
+// Removes the attribute `ratio` from nodes before opset 12. These nodes have no input `training_mode`, so they drop nothing.
 void drop_ratio(Graph& graph, NodeId id) {
   graph.node(id).attributes.erase("ratio");
   if (graph.node(id).has_output(1)) graph.replace_uses(graph.node(id).outputs[1], mask_of_nothing(graph, id));
 }
 
-// Uses y = x * mask / (1 - ratio) in training mode, else y = x.
+// In training mode, y = x * mask / (1 - ratio); otherwise y = x.
 Gradients dropout_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   const Tensor* training = g.input(2) == kNoValue ? nullptr : g.graph().constant_tensor(g.input(2));

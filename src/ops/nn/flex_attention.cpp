@@ -1,4 +1,4 @@
-// Implements FlexAttention of ai.onnx.preview: attention whose scores and probabilities pass through subgraphs of the model.
+// Implements FlexAttention of ai.onnx.preview: attention where graphs from the model modify the scores and the probabilities.
 #include <fmt/format.h>
 
 #include "graph/infer.h"
@@ -37,7 +37,7 @@ void decompose_flex_attention(Graph& graph, NodeId id) {
   DType precision = dtype_attribute(attributes, "softmax_precision", DType::undefined);
   if (precision == DType::undefined) precision = dtype == DType::float64 ? DType::float64 : DType::float32;
 
-  // Query heads that share keys are adjacent, so they become rows of one product.
+  // Query heads that share a key head are adjacent, so they become rows of one matrix product.
   const ValueId any = graph.add_constant("rows", Tensor::vector<int64_t>(std::vector<int64_t>{-1}));
   const ValueId groups = extents(k, 0, 2);
   const ValueId rows = reshape(q, {groups, any, extents(q, 3, 4)});

@@ -1,4 +1,4 @@
-// Implements operators with a running state: LinearAttention and CausalConvWithState.
+// Implements operators that update a state token by token: LinearAttention and CausalConvWithState.
 #include "ops/nn/linear_attention.h"
 
 #include <fmt/format.h>
@@ -97,11 +97,11 @@ void infer_linear_attention(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, state, std::move(present));
 }
 
-// Runs the recurrence token by token. Each head of keys has a state [key_size, value_size].
+// Computes the recurrence token by token. Each head of keys has a state matrix [key_size, value_size].
 template <typename T>
 struct LinearAttention : LinearAttentionPlan {
   bool has_present;
-  int64_t state, memory;  // offsets of the state and the memory in scratch
+  int64_t state, memory;  // offsets in scratch, in bytes
 
   static LinearAttention bind(BindContext& c) {
     LinearAttention a{LinearAttentionPlan::make(c), c.has_output(1), 0, 0};
@@ -137,7 +137,7 @@ struct LinearAttention : LinearAttentionPlan {
       for (int64_t e = 0; e < elements; ++e) S[e] = static_cast<float>(past[e]);
     });
   }
-  /// Stores the state, or zeros if S is null.
+  /// Stores a state in the output `present`; zeros if S is null.
   void store_state(RunContext& c, int64_t i, int64_t slot, const float* S) const {
     const int64_t elements = key_size * value_size;
     visit_dtype<StateTypes>(state_dtype, [&]<typename U>() {
@@ -155,7 +155,7 @@ struct LinearAttention : LinearAttentionPlan {
         for (int64_t v = 0; v < value_size; ++v) S[k * value_size + v] *= factor;
       }
     }
-    // Sets `row` to what the update adds under the key: the value or, by the delta rule, beta times its difference from the state's value.
+    // `row` times the key is added to the state. It is the value or, by the delta rule, beta times (value - the state's value for the key).
     for (int64_t v = 0; v < value_size; ++v) row[v] = static_cast<float>(value[v]);
     if (delta()) {
       const float beta = static_cast<float>(c.in<T>(kBeta)[beta_per_head ? head : token]);
@@ -231,7 +231,7 @@ struct CausalConvWithState {
     parallel_for(c.pool(), batch * channels, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, length * taps)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t row = begin; row < end; ++row) {
-                     // Returns element i of the past followed by the input.
+                     // Returns element i of the sequence that consists of the past and then the input.
                      auto at = [&](int64_t i) -> float {
                        if (i >= state) return static_cast<float>(x[row * length + i - state]);
                        return past ? static_cast<float>(past[row * state + i]) : 0;
@@ -251,7 +251,7 @@ struct CausalConvWithState {
   }
 };
 
-// Reshapes x to [batch, length, ...].
+// Reshapes x to [batch, length, rest], where batch and length are the first extents of `query`.
 ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
   const ValueId tokens = g.op("Shape", {query}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
   return g.op("Reshape", {x, g.op("Concat", {tokens, g.ints({-1})}, {{"axis", int64_t{0}}})});
@@ -260,7 +260,7 @@ ValueId by_tokens(GradientContext& g, ValueId x, ValueId query) {
 Gradients linear_attention_gradient(GradientContext& g) {
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < 6; ++i) inputs.push_back(widened(g, g.input(i)));
-  // Makes one beta for each head, whether or not heads share it.
+  // Broadcasts beta to one element per head, even if all heads share one.
   const ValueId beta =
       inputs[kBeta] == kNoValue || rank_of(g, inputs[kBeta]) == 3 ? inputs[kBeta] : by_tokens(g, inputs[kBeta], inputs[kQuery]);
   if (beta != kNoValue) inputs[kBeta] = g.op("Expand", {beta, g.ints({1, 1, heads_of(g.attributes()).kv})});
@@ -277,8 +277,8 @@ Gradients linear_attention_gradient(GradientContext& g) {
   return narrowed(g, std::move(result));
 }
 
-// Differentiates a convolution per channel over past and input joined, and y sigmoid(y) if that activation is used. The present is the end
-// of the joined values.
+// Differentiates a depthwise convolution over past and input in one sequence, followed by y sigmoid(y) if that activation is used. The
+// output `present` is the end of that sequence.
 Gradients causal_conv_with_state_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), w = widened(g, g.input(1)), bias = widened(g, g.input(2));
   const Type filters = g.type(w);
@@ -337,7 +337,7 @@ std::vector<OpDef> linear_attention_ops() {
                .cost = linear_attention_cost,
                .kernels = typed<LinearAttention, float, Float16, BFloat16>(),
                .gradient = linear_attention_gradient};
-  OpDef windowed = linear;  // adds what com.microsoft's operator has in addition to ONNX's
+  OpDef windowed = linear;  // for an attribute that com.microsoft adds
   windowed.name = "WindowedLinearAttention", windowed.domain = "treadle", windowed.since = {1};
   windowed.attributes.push_back({"state_window", AttributeDef::Required{}});
   OpDef conv{.name = "CausalConvWithState",
@@ -352,7 +352,7 @@ std::vector<OpDef> linear_attention_ops() {
              .cost = elementwise_cost<8>,
              .kernels = typed<CausalConvWithState, float, Float16, BFloat16>(),
              .gradient = causal_conv_with_state_gradient};
-  OpDef dilated = conv;  // adds what com.microsoft's operator has in addition to ONNX's
+  OpDef dilated = conv;  // for attributes that com.microsoft adds
   dilated.name = "DilatedCausalConv", dilated.domain = "treadle", dilated.since = {1}, dilated.gradient = nullptr;
   dilated.attributes.push_back({"dilation", int64_t{1}, between(1, INT32_MAX)});
   return {linear, windowed, conv, dilated};

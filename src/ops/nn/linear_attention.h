@@ -20,18 +20,18 @@ struct Heads {
   int64_t outputs() const { return std::max(q, kv); }  // the larger of both numbers: each head of one kind uses a head of the other
 };
 
-/// Read the attributes. All three throw Error(invalid_argument) if a value is not allowed.
+/// These three functions read attributes. All throw Error(invalid_argument) for a value that is not allowed.
 UpdateRule update_rule_of(const Attributes& attributes);
 Heads heads_of(const Attributes& attributes);
-/// Returns state_window. Output `present` contains this number of last states, along an additional first axis. 0: only the last state,
-/// without that axis.
+/// Returns state_window, the number of latest states in the output `present`, which then has an additional first axis for them. 0:
+/// `present` is the last state, without that axis.
 int64_t window_of(const Attributes& attributes);
 
 /// Writes the operator as a Scan over the tokens, which can be differentiated again. @return output and present state
-/// @param inputs  query to beta, as the operator has them; beta has one element per head
+/// @param inputs  query to beta, as the operator has them; beta must have one element per head
 std::vector<ValueId> linear_attention_as_scan(GradientContext& g, std::span<const ValueId> inputs);
 
-/// The bound state of LinearAttention and of its gradient. Inputs 0 to 5 of both are those of LinearAttention.
+/// The extents and offsets of LinearAttention and of its gradient. Both operators have the same inputs 0 to 5.
 struct LinearAttentionPlan {
   int64_t batch, length, key_size, value_size, window;
   Heads heads;

@@ -36,14 +36,14 @@ Differentiated differentiated_attention(GradientContext& g, std::span<const Valu
   return {.ys = linear_attention_as_scan(g, operands), .first_gradient = kDY, .xs = kGradientOf};
 }
 
-// Goes from the last token to the first. With S' the state after the decay and r the row added under the key:
-//   S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q.
+// Goes from the last token to the first. Let S' be the state after the decay, and r the row that is added to it, multiplied by the key:
+// S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q.
 //
-// The backward pass needs the states in reverse order. It keeps the state at the beginning of each chunk of tokens, and recomputes the
-// other states of a chunk.
+// The backward pass needs the states in reverse order. To save memory, it keeps only the state at the beginning of each chunk of tokens,
+// and recomputes the other states of a chunk.
 struct LinearAttentionGrad {
   LinearAttentionPlan plan;
-  int64_t chunk, groups, floats;  // number of tokens per chunk; number of tasks per batch element; floats of scratch per task
+  int64_t chunk, groups, floats;  // tokens per chunk; tasks per batch element; floats of scratch per task
 
   static LinearAttentionGrad bind(BindContext& c) {
     LinearAttentionGrad k{LinearAttentionPlan::make(c), 1, 0, 0};
@@ -62,7 +62,7 @@ struct LinearAttentionGrad {
     return k;
   }
 
-  /// One head of keys of one batch element, and pointers to its working memory.
+  /// One key head of one batch element, with pointers to its working memory.
   struct Head {
     RunContext& c;
     int64_t batch, head;
@@ -76,7 +76,7 @@ struct LinearAttentionGrad {
   }
 
   void run(RunContext& c) const {
-    // Heads that share a query or a key add to the same gradients, so one task computes them all.
+    // Heads that share a query or a key add to the same gradients, so one task computes all these heads.
     parallel_for(c.pool(), plan.batch * groups, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         float* room = c.scratch<float>() + task * floats;
@@ -130,7 +130,7 @@ struct LinearAttentionGrad {
     std::copy_n(h.flow, size, dpast + (plan.slots() - 1) * stride + place * size);
   }
 
-  /// Computes `decayed` and `added` of a token. `missing` is the value minus the value that the state contains for the key.
+  /// Computes `decayed` and `added` for a token. `missing` is the token's value minus the value that the state has for the key.
   void meet_token(const Head& h, int64_t t, const float* S) const {
     const int64_t V = plan.value_size;
     const float *key = h.c.in<float>(kKey) + row_of(h, t) * plan.key_size, *value = h.c.in<float>(kValue) + row_of(h, t) * V;
@@ -145,7 +145,7 @@ struct LinearAttentionGrad {
     const float beta = plan.delta() ? beta_of(h, t) : 1;
     for (int64_t v = 0; v < V; ++v) h.added[v] = beta * h.missing[v];
   }
-  /// Computes the state after a token from the state before it, possibly in the same memory.
+  /// Computes the state after a token from the state before it. Both may be in the same memory.
   void advance(const Head& h, int64_t t, const float* S, float* next) const {
     meet_token(h, t, S);
     const float* key = h.c.in<float>(kKey) + row_of(h, t) * plan.key_size;
@@ -172,7 +172,7 @@ struct LinearAttentionGrad {
     }
   }
 
-  /// Goes back over one token: `flow` becomes the gradient of the state before it.
+  /// Backpropagates through one token: `flow` was the gradient of the state after the token and becomes that of the state before it.
   void go_back(const Head& h, int64_t t, const float* before, const float* after) const {
     const int64_t V = plan.value_size, row = row_of(h, t);
     if (h.c.in<float>(kDY)) from_outputs(h, t, after);

@@ -1,4 +1,4 @@
-// Writes LinearAttention as a Scan over the tokens. Unlike the gradient kernel, this form can be differentiated.
+// Writes LinearAttention as a Scan over the tokens. Unlike the gradient kernel, this Scan can be differentiated.
 #include <string>
 #include <utility>
 
@@ -25,7 +25,7 @@ class AttentionScan {
     if (delta_) beta_ = of_heads(inputs[kBeta], inputs[kQuery], heads_.kv);
   }
 
-  /// Returns the output and the present state.
+  /// Adds the Scan and the nodes around it. Returns the output and the present state.
   std::vector<ValueId> write() {
     std::vector<ValueId> operands{initial_state(), query_, key_, value_};
     if (gated_) operands.push_back(decay_);
@@ -50,12 +50,12 @@ class AttentionScan {
   ValueId extent(ValueId of, int64_t axis, int64_t count = 1) { return g_.op("Shape", {of}, {{"start", axis}, {"end", axis + count}}); }
   ValueId joined(std::vector<ValueId> extents) { return g_.op("Concat", std::move(extents), {{"axis", int64_t{0}}}); }
 
-  /// Turns x [batch, length, heads * size] into [length, batch, heads, size]. @param tokens  a value that begins with the axes batch and
-  /// length
+  /// Transposes x [batch, length, heads * size] to [length, batch, heads, size]. @param tokens  a value whose first two extents are batch
+  /// and length
   ValueId of_heads(ValueId x, ValueId tokens, int64_t heads) {
     return g_.transpose(g_.op("Reshape", {x, joined({extent(tokens, 0, 2), g_.ints({heads, -1})})}), {1, 0, 2, 3});
   }
-  /// Returns scaled queries; those that read the same key are adjacent: [length, batch, heads of keys, queries per head, size].
+  /// Returns the scaled queries [length, batch, heads of keys, queries per head, size], where queries that read the same key are adjacent.
   ValueId queries(ValueId x) {
     ValueId query = of_heads(x, x, heads_.q);
     const float scale = g_.attributes().get_float("scale", 0);
@@ -74,14 +74,15 @@ class AttentionScan {
     const ValueId last = window_ > 0 ? g_.op("Gather", {past_, g_.constant(Tensor::scalar(window_ - 1))}, {{"axis", int64_t{0}}}) : past_;
     return g_.op("Reshape", {last, state_shape()});
   }
-  /// Returns the last `window` of the states [length, ...], with zeros before the first if there are fewer.
+  /// Returns the last `window` of the states [length, ...], preceded by zeros if there are fewer states.
   ValueId last_states(ValueId states) {
     const ValueId zeros = g_.op("Expand", {g_.scalar(0, key_), joined({g_.ints({window_}), state_shape()})});
     const ValueId all = g_.op("Concat", {zeros, states}, {{"axis", int64_t{0}}});
     return g_.op("Slice", {all, extent(states, 0), g_.op("Shape", {all}, {{"end", int64_t{1}}}), g_.ints({0})});
   }
 
-  /// Returns the state after a token [batch, heads, key, value], the row read from it and, with a window, the state again.
+  /// Returns what one step of the Scan outputs: the state [batch, heads, key, value] after the token, the row read from this state and, if
+  /// there is a window, the state a second time, to be stacked.
   std::vector<ValueId> step(StepBody& body) {
     ValueId state = body.formal("state");
     const ValueId query = body.formal("query"), key = body.formal("key"), value = body.formal("value");

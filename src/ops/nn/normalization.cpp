@@ -1,5 +1,5 @@
-// Implements normalisations over channels or neighbouring elements: InstanceNormalization, GroupNormalization, LRN, LpNormalization,
-// MeanVarianceNormalization. BatchNormalization and normalisations of rows are in other files.
+// Implements normalizations over channels or neighboring elements: InstanceNormalization, GroupNormalization, LRN, LpNormalization,
+// MeanVarianceNormalization. BatchNormalization and the normalizations of rows are in other files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ using InstanceNormalization = ChannelNorm<T, true>;
 template <typename T>
 using GroupNormalization = ChannelNorm<T, false>;
 
-// In opset 18, scale and bias had an element for each group; since opset 21 they have one for each channel.
+// Upgrades opset 18, where scale and bias had an element for each group. Since opset 21 they have one for each channel.
 void repeat_for_channels(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 3);
   const ValueId x = graph.node(id).inputs[0];
@@ -191,8 +191,8 @@ struct MeanVarianceNormalization {
   }
 };
 
-// Upgrades from before opset 9, when the operator was experimental: across_channels chose the axes, and normalize_variance = 0 only
-// subtracted the mean.
+// Upgrades nodes from before opset 9, where the operator was experimental: across_channels selected the axes, and normalize_variance = 0
+// asked for subtracting the mean only.
 void mean_variance_from_channels(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const bool across = attributes.get_int("across_channels", 0) != 0, scales = attributes.get_int("normalize_variance", 1) != 0;
@@ -212,8 +212,8 @@ ValueId mean_over(GradientContext& g, ValueId value, const std::vector<int64_t>&
 
 double epsilon_of(const GradientContext& g) { return static_cast<double>(g.attributes().get_float("epsilon", 1e-5F)); }
 
-// Differentiates for x in [N, groups, -1]. With xhat = (x - mean) / std of a group and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat))
-// / std.
+// Differentiates the normalization of x as [N, groups, -1]. For a group, let xhat = (x - mean) / std and d = dy scale. Then dx = (d -
+// mean(d) - xhat mean(d xhat)) / std.
 Gradients normalize_groups(GradientContext& g, int64_t groups) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
   const int rank = rank_of(g, x);
@@ -231,7 +231,8 @@ Gradients normalize_groups(GradientContext& g, int64_t groups) {
       g, {g.reshape_like(dx, x), g.reduce_sum(g.mul(dy, g.reshape_like(normalized, x)), axes, false), g.reduce_sum(dy, axes, false)});
 }
 
-/// Returns the mean over an element's channel, `below` channels before it and `above` after it. Channels out of range count as 0.
+/// Returns, for each element, the mean over its channel, the `below` channels before and the `above` channels after it. Channels that do
+/// not exist count as 0.
 ValueId mean_of_channels(GradientContext& g, ValueId value, int64_t below, int64_t above) {
   const ValueId shape = g.shape_of(value);
   auto extent = [&](int64_t axis) { return g.op("Gather", {shape, g.ints({axis})}); };
@@ -247,8 +248,8 @@ Gradients instance_normalization_gradient(GradientContext& g) { return normalize
 
 Gradients group_normalization_gradient(GradientContext& g) { return normalize_groups(g, g.attributes().get_int("num_groups", 1)); }
 
-// Differentiates y = c / (s + 1e-9) with c = x - mean and s = sqrt(mean(c^2)): dc = (dy - c / s mean(dy y)) / (s + 1e-9), dx = dc -
-// mean(dc).
+// Differentiates y = c / (s + 1e-9), where c = x - mean and s = sqrt(mean(c^2)). Then dc = (dy - c / s mean(dy y)) / (s + 1e-9) and dx = dc
+// - mean(dc).
 Gradients mean_variance_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const std::vector<int64_t> axes = g.attributes().has("axes") ? g.attributes().get_ints("axes") : std::vector<int64_t>{0, 2, 3};
@@ -260,7 +261,7 @@ Gradients mean_variance_normalization_gradient(GradientContext& g) {
   return narrowed(g, {g.sub(dc, mean_over(g, dc, axes))});
 }
 
-// Differentiates y = x / n: dx = (dy - s sum(dy y)) / n with s = y for p = 2 and sign(x) for p = 1; 0 where n is 0.
+// Differentiates y = x / n: dx = (dy - s sum(dy y)) / n, where s = y for p = 2 and s = sign(x) for p = 1. Where n is 0, dx is 0.
 Gradients lp_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), y = widened(g, g.output(0)), dy = widened(g, g.grad_output(0));
   const ValueId axis = g.ints({g.attributes().get_int("axis", -1)});
@@ -270,8 +271,8 @@ Gradients lp_normalization_gradient(GradientContext& g) {
   return narrowed(g, {g.op("Where", {none, g.scalar(0, x), g.div(flow, g.op("Where", {none, g.scalar(1, x), norm}))})});
 }
 
-// Differentiates y = x s^-beta with s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)), with the mean
-// over the channels whose sums include the element.
+// Differentiates y = x s^-beta, where s = bias + alpha mean(x^2): dx = dy s^-beta - 2 alpha beta x mean'(dy x s^(-beta - 1)). mean' is over
+// the channels whose mean includes the element.
 Gradients lrn_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), dy = widened(g, g.grad_output(0));
   const int64_t size = g.attributes().get_int("size", 1), below = (size - 1) / 2, above = size / 2;

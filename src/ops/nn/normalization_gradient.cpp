@@ -1,4 +1,4 @@
-// Implements gradients of normalisations: BatchNormalizationGrad of the treadle domain, and gradient rules.
+// Implements gradients of normalizations: BatchNormalizationGrad of the treadle domain, and the gradient rules.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ void infer_batch_norm_grad(InferContext& c) {
   c.set_output(2, c.input(2));
 }
 
-// Computes the gradients. With xhat = (x - mean) / std over the batch:
-//   dB = sum dy, dscale = sum dy xhat, dx = scale / std (dy - dB / n - xhat dscale / n)
+// Let xhat = (x - mean) / std, with the mean and the deviation over the batch. The gradients are:
+// dB = sum dy, dscale = sum dy xhat, dx = scale / std (dy - dB / n - xhat dscale / n)
 template <typename T>
 struct BatchNormalizationGrad {
   int64_t N, channels, inner;
@@ -78,7 +78,7 @@ struct BatchNormalizationGrad {
   }
 };
 
-/// The rule for the gradient of BatchNormalization's gradient.
+/// Differentiates BatchNormalizationGrad, for second derivatives.
 std::vector<ValueId> batch_norm_grad_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(1));
   std::vector<int64_t> axes{0};

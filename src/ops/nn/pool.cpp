@@ -1,4 +1,4 @@
-// Implements pooling over windows (MaxPool, AveragePool, LpPool), over all spatial axes (Global*), and MaxUnpool.
+// Implements pooling over windows (MaxPool, AveragePool, LpPool) and over all spatial axes (GlobalMaxPool ...), and MaxUnpool.
 #include "kernels/conv/pool.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ Cost pool_cost(const ShapeContext& c) {
   return {outputs * taps, c.size_bytes(0) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-/// The bound state of all pools over windows.
+/// The parameters of a pool over windows, derived from the shapes.
 template <typename T>
 struct WindowPool {
   Window window;
@@ -172,7 +172,7 @@ struct GlobalLpPool {
 
 // MaxUnpool.
 
-// Returns the extent of the input of a pool with these attributes.
+// Returns the input extent from which a pool with these attributes gives the extent `pooled`.
 Dim unpooled_extent(const Attributes& attributes, const Dim& pooled, size_t axis, size_t rank) {
   const auto strides = spatial_ints(attributes, "strides", rank, 1), kernel = spatial_ints(attributes, "kernel_shape", rank, 1);
   const std::vector<int64_t>& pads = attributes.get_ints("pads");
@@ -200,7 +200,8 @@ void infer_max_unpool(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-// Writes each element to the place in the output that its index names. The indices of MaxPool refer to an output of shape output_shape.
+// Writes each element of X to the position in the output that its index gives. If output_shape is given, the indices refer to an output of
+// that shape.
 struct MaxUnpool {
   DType dtype;
   int64_t count, total;
@@ -225,7 +226,7 @@ struct MaxUnpool {
   }
 };
 
-// Converts p, which was a float before opset 2.
+// Before opset 2, p was a float. This upgrade makes it an integer.
 void order_to_int(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   if (!attributes.has("p")) return;
@@ -260,7 +261,7 @@ OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(In
 Gradients max_pool_gradient(GradientContext& g) {
   ValueId indices = kNoValue;
   if (g.attributes().get_int("storage_order", 0) != 0 && g.output(1) != kNoValue) {
-    // With storage_order 1, the node's indices are column-major; gradients need row-major ones.
+    // With storage_order 1, the indices of the node are column-major. The gradient needs row-major ones, so another MaxPool computes them.
     Attributes by_rows = g.attributes();
     by_rows.erase("storage_order");
     indices = g.op_n("MaxPool", {g.input(0)}, 2, std::move(by_rows))[1];
@@ -283,7 +284,7 @@ ValueId power_slope(GradientContext& g, ValueId x, int64_t p) {
   return p == 1 ? sign : g.mul(sign, g.op("Pow", {g.op("Abs", {x}), g.scalar(static_cast<double>(p - 1), x)}));
 }
 
-/// Returns dy y^(1 - p), or 0 where y is 0.
+/// Returns dy y^(1 - p), but 0 where y is 0.
 ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
   if (p == 1) return dy;
   const ValueId none = g.op("Equal", {y, g.scalar(0, y)});
@@ -292,7 +293,7 @@ ValueId divided_by_power(GradientContext& g, ValueId dy, ValueId y, int64_t p) {
   return g.op("Where", {none, g.scalar(0, y), g.div(dy, power)});
 }
 
-// Differentiates y = (sum |x|^p)^(1/p): dx = sign(x) |x|^(p - 1) times the sum of dy y^(1 - p) over the windows that contain x.
+// Differentiates y = (sum |x|^p)^(1/p): dx is sign(x) |x|^(p - 1), times the sum of dy y^(1 - p) over all windows that contain x.
 Gradients lp_pool_gradient(GradientContext& g) {
   const int64_t p = g.attributes().get_int("p", 2);
   const ValueId factor = divided_by_power(g, g.grad_output(0), g.output(0), p);
@@ -308,7 +309,7 @@ Gradients global_lp_pool_gradient(GradientContext& g) {
   return {g.mul(power_slope(g, g.input(0), p), divided_by_power(g, g.grad_output(0), g.output(0), p))};
 }
 
-// Elements equal to the maximum share its gradient evenly.
+// If several elements equal the maximum, they share its gradient evenly.
 Gradients global_max_pool_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId taken = g.op("Cast", {g.op("Equal", {x, g.output(0)})}, {{"to", static_cast<int64_t>(g.type(x).dtype)}});
@@ -322,7 +323,7 @@ Gradients global_average_pool_gradient(GradientContext& g) {
   return {expand_like(g, g.div(g.grad_output(0), count), g.input(0))};
 }
 
-// Sets dX to the elements of dY at the indices.
+// The gradient of an element of X is the element of dY at the position that the index gives.
 Gradients max_unpool_gradient(GradientContext& g) {
   return {g.op("Gather", {g.op("Reshape", {g.grad_output(0), g.ints({-1})}), g.input(1)})};
 }

@@ -1,4 +1,4 @@
-// Implements gradients of pools: MaxPoolGrad and AveragePoolGrad of the treadle domain, and gradient rules.
+// Implements gradients of pools: MaxPoolGrad and AveragePoolGrad of the treadle domain, and the gradient rules.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void infer_given_shape(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// Checks that batch and channels agree. The caller checks everything else.
+// Checks that x and y agree in rank, batch and channels. The caller checks the other extents.
 void check_planes(const Shape& x, const Shape& y) {
   if (x.rank() != y.rank() || x.rank() < 3 || x[0] != y[0] || x[1] != y[1])
     throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
@@ -32,7 +32,7 @@ void check_planes(const Shape& x, const Shape& y) {
 
 int64_t grain_of(int64_t plane) { return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, plane)); }
 
-// Sets dX to dY at the positions of the maxima, and to 0 elsewhere.
+// Adds each element of dY to dX at the position of its window's maximum. The rest of dX is 0.
 template <typename T>
 struct MaxPoolGrad {
   int64_t planes, in_size, out_size;
@@ -53,7 +53,7 @@ struct MaxPoolGrad {
         T* out = dx + plane * in_size;
         std::fill_n(out, in_size, T{0});
         for (int64_t i = plane * out_size; i < (plane + 1) * out_size; ++i) {
-          if (indices[i] < 0) continue;  // skips a window that contains only padding
+          if (indices[i] < 0) continue;  // the window has only padding
           const int64_t place = indices[i] - plane * in_size;
           if (place < 0 || place >= in_size)
             throw Error(ErrorCode::invalid_argument,
@@ -114,7 +114,7 @@ struct AveragePoolGrad {
   }
 };
 
-// Rules for second derivatives.
+// Second derivatives: the gradients of MaxPoolGrad and AveragePoolGrad.
 
 // Gathers the incoming gradient at the positions of the maxima.
 std::vector<ValueId> max_pool_grad_gradient(GradientContext& g) {
@@ -128,7 +128,7 @@ std::vector<ValueId> average_pool_grad_gradient(GradientContext& g) {
   Attributes attributes = g.attributes();
   attributes.erase("sums");
   if (g.attributes().get_int("sums", 0) == 0) return {g.op("AveragePool", {u}, attributes)};
-  // Sums over windows by LpPool. As LpPool takes absolute values, positive and negative elements are summed separately.
+  // Sums over windows with LpPool and p = 1. Since LpPool takes absolute values, positive and negative elements are summed separately.
   attributes.erase("count_include_pad");
   attributes.set("p", int64_t{1});
   auto sum = [&](ValueId value) { return g.op("LpPool", {g.op("Relu", {value})}, attributes); };
@@ -163,7 +163,7 @@ std::vector<OpDef> pool_gradient_ops() {
                           {"dilations"},
                           {"ceil_mode", int64_t{0}},
                           {"count_include_pad", int64_t{0}},
-                          {"sums", int64_t{0}}},  // windows are summed, not averaged
+                          {"sums", int64_t{0}}},  // 1: windows are summed, not averaged
            .infer = infer_given_shape<1>,
            .cost = pool_cost,
            .kernels = typed<AveragePoolGrad, float, double>(),

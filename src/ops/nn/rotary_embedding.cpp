@@ -60,7 +60,7 @@ struct RotaryEmbedding : RotaryEmbeddingPlan {
   }
 };
 
-// Differentiates by rotating dY back. The caches count as constants.
+// The gradient is dY, rotated back. Cosines and sines are treated as constants.
 Gradients rotary_embedding_gradient(GradientContext& g) {
   std::vector<ValueId> inputs{g.grad_output(0), g.input(1), g.neg(g.input(2))};
   if (g.input(3) != kNoValue) inputs.push_back(g.input(3));

@@ -1,4 +1,4 @@
-// The call that a RotaryEmbedding node describes, for kernels of every device.
+// Derives from operands and attributes the numbers with which all devices compute RotaryEmbedding nodes.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace treadle::ops {
 
 struct RotaryEmbeddingPlan {
   int64_t batch, heads, length, size;
-  int64_t rotated;                                ///< number of features of a head that are rotated; these are the first ones
-  int64_t positions;                              ///< number of rows of the caches, for nodes with positions
+  int64_t rotated;                                ///< number of features that are rotated, at the start of a head
+  int64_t positions;                              ///< number of rows of the caches, if the node has position ids
   int64_t batch_stride, head_stride, row_stride;  ///< strides of X and Y
   bool interleaved, has_positions;
 
-  /// @throws Error(invalid_argument) if the operands' shapes do not fit together
+  /// @throws Error(invalid_argument) if the shapes of the operands are inconsistent
   static RotaryEmbeddingPlan bind(const BindContext& c);
 };
 

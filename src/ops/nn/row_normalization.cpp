@@ -1,4 +1,4 @@
-// Implements LayerNormalization and RMSNormalization, over rows along the last axes.
+// Implements LayerNormalization and RMSNormalization. They normalize rows, which consist of the last axes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace treadle::ops {
 namespace {
 
-// Returns the dtype in which statistics are computed and returned.
+// Returns the dtype of the statistics (mean and deviation), in the computation and in the outputs.
 DType stash_dtype(const Attributes& attributes) {
   const int64_t stash_type = attributes.get_int("stash_type", 1);
   if (stash_type == 1) return DType::float32;
@@ -31,7 +31,7 @@ DType stash_dtype(const Attributes& attributes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("stash_type is {}, not 1 (float32) or 16 (bfloat16)", stash_type));
 }
 
-// A scale or bias in the form that kernels read: one value for each element of a row. Smaller ones are expanded into scratch.
+// A scale or bias as the kernels read it: one value per element of a row. Smaller ones are broadcast into scratch memory.
 struct RowParameter {
   bool present = false, stretched = false;
   Wide wide;
@@ -50,14 +50,14 @@ struct RowParameter {
     int64_t length = 1;
     for (int64_t extent : row) length *= extent;
     p.wide = reserve_wide<T>(layout, shape.num_elements());
-    // Skips leading extents of 1, which belong to axes that are not normalised.
+    // Skips leading extents of 1. They belong to axes that are not normalized.
     auto own = shape.dims();
     while (own.size() > row.size() && own[0] == 1) own = own.subspan(1);
     if (own.size() > row.size())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("a scale or bias {} that differs between the rows of {} normalised from axis {} on", to_string(shape),
                               to_string(x), axis));
-    // A vector may contain the elements of several axes, as onnxruntime accepts.
+    // The row may have several axes and the parameter only one, with all elements of the row. onnxruntime accepts this, too.
     if (std::ranges::equal(own, row) || (own.size() == 1 && own[0] == length)) return p;
     p.stretched = true;
     p.plan = kernels::plan_expand(own, row);
@@ -126,7 +126,7 @@ struct LayerNormalization {
     c.request_scratch(layout.total());
     return k;
   }
-  // Returns memory for statistics. Statistics of float rows are computed directly in a float32 output.
+  // Returns memory for statistics. For rows of floats, it is the output itself if that is float32.
   C* statistics(RunContext& c, bool present, int output, int64_t offset) const {
     if (!present) return nullptr;
     if (std::is_same_v<C, float> && !stash_is_narrow) return c.out<C>(output);
@@ -150,7 +150,7 @@ struct LayerNormalization {
   }
 };
 
-// X and scale may differ in dtype; Y has the dtype of scale.
+// X and scale may have different dtypes. Y has that of scale.
 void infer_rms_norm(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, c.dtype(1));
   c.set_output(0, c.dtype(1), c.shape(0));
@@ -187,12 +187,12 @@ struct RMSNormalization {
   }
 };
 
-// Casts X to the dtype of scale, which is also the result's. No precision is lost unless X is wider.
+// Casts X to the dtype of scale, which is also that of the result. This loses precision only if X is wider.
 void cast_to_scale(Graph& graph, NodeId id) {
   const DType x = graph.type(graph.node(id).inputs[0]).dtype, scale = graph.type(graph.node(id).inputs[1]).dtype;
   if (x == scale || x == DType::undefined || scale == DType::undefined) return;
   const bool widens = bits_of(x) > bits_of(scale);
-  // If X is wider, both are computed in X's dtype, and the result is cast.
+  // If X is wider, X and scale are both in X's dtype for the computation, and the result is cast.
   const DType common = widens ? x : scale;
   auto cast = [&](ValueId value, DType to) {
     const NodeId made = graph.add_node({.op_type = "Cast", .inputs = {value}, .attributes = {{"to", static_cast<int64_t>(to)}}}, id);
@@ -208,8 +208,8 @@ void cast_to_scale(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// Returns true if a scale or bias differs between rows, or may do so. `normalised`: the number of last axes that are normalised; 0:
-// unknown.
+// Returns true if a scale or bias may differ between rows. `normalized`
+// is the number of last axes that form a row; 0 if it is unknown.
 bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normalized) {
   if (parameter == kNoValue) return false;
   const Type& type = graph.type(parameter);
@@ -219,7 +219,7 @@ bool may_differ_between_rows(const Graph& graph, ValueId parameter, int normaliz
                                                         [](const Dim& extent) { return !extent.is_const(1); }));
 }
 
-// Returns true if a scale or bias certainly broadcasts to x's shape. @throws Error(invalid_model) if it certainly does not.
+// Returns true if a scale or bias surely broadcasts to the shape of x. @throws Error(invalid_model) if it surely does not.
 bool keeps_shape(const Graph& graph, ValueId x_value, ValueId parameter) {
   if (parameter == kNoValue) return true;
   const Type &x = graph.type(x_value), &given = graph.type(parameter);
@@ -235,7 +235,7 @@ bool keeps_shape(const Graph& graph, ValueId x_value, ValueId parameter) {
   return keeps;
 }
 
-// Multiplies or adds a scale or bias that differs between rows after the normalisation, whose own scale becomes 1.
+// If the scale or bias differs between rows, replaces the node by a normalization with scale 1, followed by a Mul and an Add.
 void part_from_parameters_of_rows(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   const Type& x = graph.type(node.inputs[0]);
@@ -262,7 +262,7 @@ void part_from_parameters_of_rows(Graph& graph, NodeId id) {
         {.op_type = i == 0 ? "Mul" : "Add", .inputs = {y, parameters[i]}, .name = node.name + (i == 0 ? "/scaled" : "/shifted")}, id);
     y = graph.node(step).outputs[0];
   }
-  // The result must not be larger than x; if it is, the Reshape to x's shape fails.
+  // A result larger than x is an error, which this Reshape to the shape of x reports.
   if (!keeps) y = writer.op("Reshape", {y, writer.op("Shape", {x_value})}, {{"allowzero", int64_t{1}}});
   graph.replace_uses(outputs[0], y);
   for (size_t i = 1; i < outputs.size(); ++i)
@@ -275,7 +275,8 @@ void decompose_rms_norm(Graph& graph, NodeId id) {
   if (graph.is_alive(id)) cast_to_scale(graph, id);
 }
 
-// Before opset 17 the operator is onnxruntime's own, which ignores unknown attributes ("epsion" in its test models).
+// In opsets before 17, LayerNormalization is onnxruntime's own operator. onnxruntime ignores unknown attributes ("epsion" in its test
+// models).
 void drop_unknown_attributes(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   std::vector<std::string> unknown;
@@ -287,7 +288,7 @@ void drop_unknown_attributes(Graph& graph, NodeId id) {
   }
 }
 
-// Differentiates. With xhat = (x - mean) / std of a row and d = dy scale: dx = (d - mean(d) - xhat mean(d xhat)) / std. For n elements, the
+// For a row of n elements, let xhat = (x - mean) / std and d = dy scale. Then dx = (d - mean(d) - xhat mean(d xhat)) / std. The outputs
 // mean and 1 / std have the derivatives 1 / n and -xhat / (n std^2).
 Gradients layer_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), bias = g.input(2), dy = widened(g, g.grad_output(0));
@@ -322,7 +323,7 @@ Gradients layer_normalization_gradient(GradientContext& g) {
   return narrowed(g, std::move(result));
 }
 
-// Differentiates. With n = x / rms of a row and d = dy scale: dx = (d - n mean(d n)) / rms.
+// For a row, let n = x / rms and d = dy scale. Then dx = (d - n mean(d n)) / rms.
 Gradients rms_normalization_gradient(GradientContext& g) {
   const ValueId x = widened(g, g.input(0)), scale = widened(g, g.input(1)), dy = widened(g, g.grad_output(0));
   if (Gradients whole = gradients::norm_of_rows(g, "RMSNormalizationGrad", dy, x, scale, kNoValue); !whole.empty())
@@ -341,7 +342,7 @@ Gradients rms_normalization_gradient(GradientContext& g) {
 
 std::vector<OpDef> row_normalization_ops() {
   constexpr TypeSet kStash{DType::float32, DType::bfloat16};
-  // LayerNormalization came with opset 17. Exporters also write it into models of older opsets, and onnxruntime runs them.
+  // ONNX added LayerNormalization in opset 17. Exporters also write it into models of older opsets, which onnxruntime accepts.
   return {{.name = "LayerNormalization",
            .since = {1, 17},
            .upgrade = {{1, drop_unknown_attributes}},

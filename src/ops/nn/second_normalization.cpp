@@ -1,17 +1,17 @@
-// Builds the second derivative of normalisations from ordinary nodes.
+// Builds the second derivative of a normalization from ordinary nodes.
 #include "ops/nn/second_normalization.h"
 
 #include "ops/gradients.h"
 
 namespace treadle::ops::gradients {
 
-// The node to differentiate computes dX = r P(a), dscale = sum dY xhat, dbias = sum dY, with xhat = (x - mean) r, r = 1 / std, a = dY scale
-// and P(v) = v - mean(v) - xhat mean(v xhat). P is symmetric. If v is the gradient of xhat, the gradient of x is r P(v). Given the
-// gradients u of dX, p of dscale and q of dbias, the gradients are:
-//   of dY     scale r P(u) + p xhat + q
-//   of scale  sum dY r P(u)
-//   of xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose derivative is -r^2 xhat / n:
-//   of x      r P(h) - r xhat mean(u dX)
+// The node to be differentiated a second time computes dX = r P(a), dscale = sum dY xhat and dbias = sum dY, where xhat = (x - mean) r,
+// r = 1 / std, a = dY scale and P(v) = v - mean(v) - xhat mean(v xhat). P is symmetric: if v is the gradient of xhat, that of x is r P(v).
+// Let u, p and q be the incoming gradients of dX, dscale and dbias. The resulting gradients are:
+// of dY     scale r P(u) + p xhat + q
+// of scale  sum dY r P(u)
+// of xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose derivative is -r^2 xhat / n:
+// of x      r P(h) - r xhat mean(u dX)
 std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centered, ValueId scale) {
   const ValueId dy = g.input(0), x = g.input(1), u = g.grad_output(0);
   auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };

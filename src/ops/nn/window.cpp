@@ -24,7 +24,7 @@ AutoPad auto_pad_of(const Attributes& attributes) {
 }
 
 void check_positive(std::string_view name, int64_t value) {
-  // The limit keeps sums and products of extents far from overflow.
+  // The limit keeps sums and products of such numbers from overflowing.
   if (value < 1 || value > INT32_MAX) throw Error(ErrorCode::invalid_argument, fmt::format("{} contains {}", name, value));
 }
 
@@ -40,7 +40,7 @@ Pads explicit_pads(const Attributes& attributes, size_t rank) {
     throw Error(ErrorCode::invalid_argument, fmt::format("pads has {} elements for {} spatial axes", values.size(), rank));
   for (size_t i = 0; i < rank; ++i) {
     pads.begin[i] = values[i], pads.end[i] = values[rank + i];
-    // Decomposition has replaced negative pads by a Slice before the node (crop_negative_pads).
+    // A decomposition, crop_negative_pads(), has replaced negative pads by a Slice before the node.
     if (std::min(values[i], values[rank + i]) < 0 || std::max(values[i], values[rank + i]) > INT32_MAX)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("pads contains {} and {}; 0 to {} expected", values[i], values[rank + i], INT32_MAX));
@@ -53,12 +53,12 @@ void check_rank(size_t rank) {
     throw Error(ErrorCode::not_implemented, fmt::format("a window over {} spatial axes; there is one for 1 to 3", rank));
 }
 
-/// Checks that one window fits into an axis with its pads. With ceil_mode, the only window may extend beyond the end pad, if it begins in
-/// the input or its begin pad.
-/// @param reach     extent that the window spans, dilation included
-/// @param overhang  how far the window may extend beyond the end pad; 0 without ceil_mode
+/// Checks that at least one window fits into an axis with its pads. In ceil_mode, this window may extend past the end pad, provided it
+/// begins in the input or in the begin pad.
+/// @param reach     extent that the window spans, including dilation
+/// @param overhang  how far the window may extend past the end pad; 0 without ceil_mode
 void check_fits(const Dim& reach, const Dim& extent, const Pads& pads, size_t axis, int64_t overhang) {
-  if (!reach.is_const() || !extent.is_const()) return;  // the run checks extents with symbols
+  if (!reach.is_const() || !extent.is_const()) return;  // symbols are checked during the run
   const int64_t begins = checked_add(extent.value(), pads.begin[axis]);
   const int64_t room = checked_add(checked_add(begins, checked_add(pads.end[axis], overhang)), -reach.value());
   if (room >= 0 && (overhang == 0 || begins > 0)) return;
@@ -102,7 +102,7 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
     if (!ceil_mode || strides[i] == 1) {
       out.push_back(floor_div(room, strides[i]) + 1);
     } else {
-      // The last window must begin inside the input or its begin pad.
+      // In ceil_mode, the last window must begin inside the input or its begin pad.
       out.push_back(minimum(ceil_div(room, strides[i]) + 1, ceil_div(in[i] + pads.begin[i], strides[i])));
     }
   }

@@ -10,29 +10,31 @@
 
 namespace treadle::ops {
 
-/// Infers the spatial extents of a convolution's or pool's output.
+/// Infers the spatial extents of the output of a convolution or pool. @throws Error(invalid_argument) if attributes contradict the rank, or
+/// if
+/// the window does not fit into the input
 /// @param in      spatial extents of the input
-/// @param kernel  extents of the window @throws Error(invalid_argument) if attributes contradict the rank, or the window does not fit into
-/// the input
+/// @param kernel  spatial extents of the window
 SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in, const SymbolicShape& kernel);
 
-/// Returns the window of a bound node, with the pads of auto_pad computed. @param in, out  spatial extents @throws Error(invalid_argument)
-/// if the window does not fit into the input. Inference cannot check that for extents that are symbols.
+/// Returns the window for known extents, with pads computed from auto_pad. @param in, out  spatial extents @throws Error(invalid_argument)
+/// if the window does not fit into the input, which inference cannot check for symbolic extents.
 kernels::Window bind_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
                             std::span<const int64_t> kernel);
 
-/// A decomposition. Negative `pads` of a convolution or pool crop the image. Kernels accept no negative pads, so a Slice before the node
-/// crops instead.
+/// Replaces negative `pads` of a convolution or pool, which crop the image, by a Slice in front of the node, because kernels accept no
+/// negative pads.
 void crop_negative_pads(Graph& graph, NodeId id);
 
-/// Checks kernel_shape. @throws Error(invalid_argument) if it is set and differs from the extents of the weights.
+/// Throws Error(invalid_argument) if the attribute kernel_shape is set and differs from the extents of the weights.
 void check_kernel_shape(const Attributes& attributes, std::span<const int64_t> kernel);
 
-/// Returns the extents of a shape without batch and channels.
+/// Returns the extents of a shape without its first two, batch and channels.
 inline std::span<const int64_t> spatial(const Shape& shape) { return shape.dims().subspan(2); }
 inline SymbolicShape spatial(const SymbolicShape& shape) { return {shape.begin() + 2, shape.end()}; }
 
-/// Returns the attribute, or `rank` times `otherwise` if it is absent. @throws Error(invalid_argument) if it has another length.
+/// Returns an attribute with one number per spatial axis. Absent: all numbers are `otherwise`. @throws Error(invalid_argument) if its
+/// length is not `rank`.
 std::array<int64_t, 3> spatial_ints(const Attributes& attributes, std::string_view name, size_t rank, int64_t otherwise);
 
 }  // namespace treadle::ops
