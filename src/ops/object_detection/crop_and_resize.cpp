@@ -1,4 +1,4 @@
-// Implements CropAndResize of com.microsoft, which resamples rectangles of an image to one size.
+// Implements CropAndResize of com.microsoft, which crops rectangles out of images and resizes them to one size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ void infer_crop(InferContext& c) {
   c.set_output(0, c.dtype(0), {count, c.shape(0)[1], height, width});
 }
 
-// A region's corners are the first and last row and column of its crop, relative to the image's last row and column (1). Elements outside
-// the image get extrapolation_value.
+// A region has the coordinates of the first and last row and column of its crop, as fractions of the image's last row and column. Elements
+// outside the image get extrapolation_value.
 struct CropAndResize {
   int64_t batch, channels, height, width, count, out_height, out_width;
   bool nearest;
@@ -51,14 +51,14 @@ struct CropAndResize {
     return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], c.get_string("mode", "bilinear") == "nearest", c.get_float("extrapolation_value")};
   }
 
-  /// Returns the pixel coordinate of element i of `size` elements evenly spaced from `first` to `last`.
+  /// Returns the pixel coordinate of point i of `size` points that are evenly spaced from `first` to `last`, fractions of the image.
   static float place(int64_t i, int64_t size, float first, float last, int64_t extent) {
     const auto end = static_cast<float>(extent - 1);
     if (size == 1) return 0.5F * (first + last) * end;
     return first * end + static_cast<float>(i) * ((last - first) * end / static_cast<float>(size - 1));
   }
 
-  /// The four neighbours of a crop's element, and the element's position between them. Mode "nearest" uses only the first neighbour.
+  /// The four pixels around a point of the crop, and the point's position between them. Mode "nearest" uses only the first pixel.
   struct Sample {
     bool inside;
     int64_t at[4];
@@ -67,7 +67,7 @@ struct CropAndResize {
   Sample sample_of(const float* roi, int64_t bin) const {
     const float h = place(bin / out_width, out_height, roi[0], roi[2], height);
     const float w = place(bin % out_width, out_width, roi[1], roi[3], width);
-    // The comparison is false for NaN.
+    // For NaN the comparisons are false, so the point is outside.
     const bool inside = h >= 0 && h <= static_cast<float>(height - 1) && w >= 0 && w <= static_cast<float>(width - 1);
     const float row = inside ? (nearest ? std::round(h) : std::floor(h)) : 0,
                 column = inside ? (nearest ? std::round(w) : std::floor(w)) : 0;
@@ -105,8 +105,8 @@ struct CropAndResize {
   }
 };
 
-/// Computes the gradient of the image: adds each element of dY to its neighbours. Regions may overlap, so each channel is computed by one
-/// thread.
+/// Computes the image's gradient: adds each element of dY to the pixels it was interpolated from. Regions may overlap, so one thread
+/// computes a whole channel.
 struct CropAndResizeGrad {
   CropAndResize forward;
 
@@ -153,7 +153,7 @@ std::vector<ValueId> crop_gradient(GradientContext& g) {
   return {g.op("CropAndResizeGrad", {g.input(0), g.input(1), g.input(2), g.grad_output(0)}, attributes, "treadle")};
 }
 
-/// The gradient with respect to dY consists of the crops of the incoming gradient.
+/// The gradient with respect to dY is the same operator applied to the incoming gradient.
 std::vector<ValueId> crop_grad_gradient(GradientContext& g) {
   Attributes attributes = g.attributes();
   attributes.set("extrapolation_value", 0.0F);

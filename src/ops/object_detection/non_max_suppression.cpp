@@ -41,7 +41,7 @@ struct Box {
   float y1, x1, y2, x2, area;
 };
 
-// Returns ordered corners, from any pair of opposite corners, or from centre and size.
+// Returns a box with ordered corners, from two opposite corners in any order, or from center and size.
 Box corners(const float* b, bool center) {
   Box box{};
   if (center) {
@@ -82,7 +82,7 @@ struct Nms : SuppressionPlan {
     return k;
   }
 
-  // Writes the indices of the boxes to keep, best first. Returns their number.
+  // Writes the indices of the boxes that are kept to `selected`, best first. Returns their number.
   int64_t select(const float* all_boxes, const float* scores, float iou_threshold, const float* score_threshold, std::byte* scratch,
                  int32_t* selected) const {
     auto* candidates = reinterpret_cast<Candidate*>(scratch);

@@ -1,4 +1,4 @@
-// Checks that operators over regions of an image share.
+// Checks and extents that the operators over regions of an image have in common.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,15 +19,15 @@ inline int64_t batch_index(int64_t index, int64_t batch) {
   return index;
 }
 
-/// What RoiAlign and MaxRoiPool compute, and on what.
+/// The extents and attributes with which RoiAlign and MaxRoiPool compute.
 struct RegionPlan {
   int64_t batch = 0, channels = 0, height = 0, width = 0, count = 0, out_height = 0, out_width = 0;
   float scale = 1;
-  int64_t sampling_ratio = 0;  ///< the last three are RoiAlign's
+  int64_t sampling_ratio = 0;  ///< the last three members are only for RoiAlign
   bool half_pixel = false, takes_maximum = false;
 
-  /// @param y  the output's shape
-  /// @throws Error(invalid_argument) if operands or attributes do not fit
+  /// @param y  shape of the output
+  /// @throws Error(invalid_argument) if operands or attributes are inconsistent
   static RegionPlan of_align(const BindContext& c, const Shape& y);
   static RegionPlan of_max_pool(const BindContext& c, const Shape& y);
 };

@@ -67,7 +67,7 @@ struct RoiAlign : RegionPlan {
   static RoiAlign bind(BindContext& c) { return make(c, c.output_shape(0)); }
   static RoiAlign make(const BindContext& c, const Shape& y) { return {RegionPlan::of_align(c, y)}; }
 
-  /// The four neighbours of a sample point, and their weights for interpolation.
+  /// The four pixels around a sampling point, and their weights for bilinear interpolation.
   struct Sample {
     int64_t at[4];
     C weight[4];
@@ -98,7 +98,7 @@ struct RoiAlign : RegionPlan {
     return std::max<int64_t>(static_cast<int64_t>(std::ceil(bin)), 0);
   }
 
-  /// The bins of a region: their origin, size, and number of samples per bin.
+  /// A region is divided into bins: the origin and size of the bins, and the rows and columns of samples per bin.
   struct Region {
     int64_t image, rows, columns;
     C top, left, bin_height, bin_width;
@@ -109,7 +109,7 @@ struct RoiAlign : RegionPlan {
     C corner[4];
     for (int i = 0; i < 4; ++i) corner[i] = static_cast<C>(roi[i]) * static_cast<C>(scale) - offset;
     C roi_width = corner[2] - corner[0], roi_height = corner[3] - corner[1];
-    // Without half-pixel coordinates (before opset 16), a malformed region counts as a region of one element.
+    // Before opset 16 there are no half-pixel coordinates, and a malformed region is treated as a region of one pixel.
     if (!half_pixel) roi_width = std::max(roi_width, C{1}), roi_height = std::max(roi_height, C{1});
     const C bin_height = roi_height / static_cast<C>(out_height), bin_width = roi_width / static_cast<C>(out_width);
     return {batch_index(c.in<int64_t>(2)[r], batch),
@@ -120,7 +120,7 @@ struct RoiAlign : RegionPlan {
             bin_height,
             bin_width};
   }
-  /// The samples of a bin that may be inside the image. So a region far larger than the image costs no more than the image.
+  /// The samples of a bin that may be inside the image. Only these are visited, so a huge region costs no more than the whole image.
   struct Inside {
     int64_t first_row, rows, first_column, columns;
     int64_t count() const { return rows * columns; }
@@ -129,7 +129,7 @@ struct RoiAlign : RegionPlan {
     first = 0, count = samples;
     if (!(bin > 0)) return;
     const C each = bin / static_cast<C>(samples), most = static_cast<C>(samples);
-    // Adds one sample on either side for rounding. If `start` is NaN, all samples stay, and sample_at() rejects them.
+    // Adds one sample on either side to allow for rounding. If `start` is NaN, all samples are kept, and sample_at() rejects them.
     const C low = (-1 - start) / each - C{2}, high = (static_cast<C>(extent) - start) / each + C{2};
     if (low > 0) first = static_cast<int64_t>(std::min(low, most));
     if (high < most) count = static_cast<int64_t>(std::max(high, C{0}));
@@ -143,7 +143,7 @@ struct RoiAlign : RegionPlan {
                  inside.first_column, inside.columns);
     return inside;
   }
-  /// Finds sample (i, k) of a bin. Returns false if it is outside of the image.
+  /// Computes sample (i, k) of a bin. Returns false if it is outside the image.
   bool sample_of(const Region& region, int64_t bin, int64_t i, int64_t k, Sample& s) const {
     const C top = region.top + static_cast<C>(bin / out_width) * region.bin_height;
     const C left = region.left + static_cast<C>(bin % out_width) * region.bin_width;
@@ -157,14 +157,14 @@ struct RoiAlign : RegionPlan {
     Sample at[kSamples];
     bool inside[kSamples];
   };
-  // Finds samples that are inside the image: at most kSamples, beginning at `first`. They are the same for all channels.
+  // Computes samples that are inside the image, at most kSamples, beginning with number `first`. They are the same for all channels.
   void find_samples(const Region& region, const Inside& inside, int64_t bin, int64_t first, Samples& samples) const {
     samples.count = std::min(kSamples, inside.count() - first);
     for (int64_t n = 0; n < samples.count; ++n)
       samples.inside[n] = sample_of(region, bin, inside.first_row + (first + n) / inside.columns,
                                     inside.first_column + (first + n) % inside.columns, samples.at[n]);
   }
-  // Adds the samples to `total`. For mode max, takes the maximum of `total` and the weighted neighbours, as ONNX's reference does.
+  // Mean: adds the interpolated samples to `total`. Max: takes the maximum of `total` and all weighted pixels, as ONNX's reference does.
   C pooled(const Samples& samples, const T* src, bool first, C total) const {
     for (int64_t n = 0; n < samples.count; ++n) {
       C part[4] = {};
@@ -212,8 +212,8 @@ struct RoiAlign : RegionPlan {
   }
 };
 
-/// Adds dY to the samples' neighbours: by weight for the mean, or to the largest weighted neighbour. Regions may overlap, so each channel
-/// is computed by one thread.
+/// Mean: adds dY to the pixels around each sample, by their weights. Max: adds dY to the pixel that gave the maximum. Regions may overlap,
+/// so one thread computes a whole channel.
 template <typename T>
 struct RoiAlignGrad {
   RoiAlign<T> forward;
@@ -229,7 +229,7 @@ struct RoiAlignGrad {
     T largest = 0, best_weight = 0;
     int64_t best_at = -1;
     const auto box = forward.inside_of(region, bin);
-    bool first = box.count() == region.rows * region.columns;  // if not all samples are inside, one of those outside counts as 0
+    bool first = box.count() == region.rows * region.columns;  // false: a sample outside the image gives 0
     for (int64_t i = box.first_row; i < box.first_row + box.rows; ++i) {
       for (int64_t k = box.first_column; k < box.first_column + box.columns; ++k) {
         const bool inside = forward.sample_of(region, bin, i, k, s);
@@ -286,13 +286,13 @@ struct MaxRoiPool : RegionPlan {
 
   static MaxRoiPool bind(BindContext& c) { return make(c, c.output_shape(0)); }
   static MaxRoiPool make(const BindContext& c, const Shape& y) { return {RegionPlan::of_max_pool(c, y)}; }
-  // Converts a coordinate to an index. The clamp makes the conversion defined for coordinates far outside.
+  // Converts a coordinate to an index. The clamp is needed because converting huge floats to integers is undefined.
   static int64_t to_index(C value) {
     constexpr C kFar = 1e9;
     return static_cast<int64_t>(std::clamp(std::isnan(value) ? C{0} : value, -kFar, kFar));
   }
   /// Calls fn(image, bin, first_row, end_row, first_column, end_column) for each bin of region r. The ends are exclusive. A bin is empty if
-  /// an end is not above its start.
+  /// an end is not above the corresponding first.
   template <typename Fn>
   void for_each_part(RunContext& c, int64_t r, Fn&& fn) const {
     const T* roi = c.in<T>(1) + 5 * r;
@@ -330,7 +330,7 @@ struct MaxRoiPool : RegionPlan {
   }
 };
 
-/// Adds dY to the first maximum of each bin.
+/// Adds each element of dY to the first maximum of its bin.
 template <typename T>
 struct MaxRoiPoolGrad {
   MaxRoiPool<T> forward;
@@ -396,7 +396,7 @@ std::vector<OpDef> roi_ops() {
            .cost = roi_cost,
            .kernels = typed<RoiAlign, float, double, Float16, BFloat16>(),
            .gradient = roi_align_gradient,
-           .computes_by_elements = true},  // because regions may have any size
+           .computes_by_elements = true},  // regions may have any size
           {.name = "RoiAlignGrad",
            .domain = "treadle",
            .since = {1},

@@ -1,4 +1,4 @@
-// Describes the operands of products and convolutions of 8-bit integers.
+// Describes the operands of matrix products and convolutions of 8-bit integers.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,15 +12,15 @@
 
 namespace treadle::ops {
 
-/// Describes scales or zero points of an operand: none, one, or one per line (row or column). All matrices of a stack share them, or each
-/// matrix has separate ones.
+/// The granularity of an operand's scales or zero points: none, one for all, or one per row or column. If the operand is a stack of
+/// matrices, they share these numbers or each matrix has its own.
 struct QuantizationLines {
   bool present = false, per_line = false, per_matrix = false;
 
-  /// @param axis     the axis of lines, counted from the last: 1 for columns, 2 for rows; 0: the operand has no matrices
+  /// @param axis     which axis of a matrix the numbers are for: 2 for rows, 1 for columns; 0: the operand has no matrices
   /// @param operand  shape of the matrices
   static QuantizationLines of(const Shape& shape, int64_t lines, int axis, const Shape& operand, std::string_view what) {
-    // Some exporters write an empty tensor instead of none.
+    // Some exporters write an empty tensor instead of an absent one.
     if (shape.num_elements() == 0) return {};
     if (shape.num_elements() == 1) return {true, false, false};
     const int rank = shape.rank();
@@ -38,7 +38,7 @@ struct QuantizationLines {
   }
 };
 
-/// The indices of inputs in integer products and convolutions, or in their QLinear forms; -1: the operator does not have the input.
+/// The indices of an operator's inputs, for integer products and convolutions and for their QLinear forms; -1 for an input that it lacks.
 struct IntegerPlaces {
   int x = 0, x_zero = 2, w = 1, w_zero = 3;
   int x_scale = -1, w_scale = -1, y_scale = -1, y_zero = -1, bias = -1;

@@ -32,7 +32,7 @@ constexpr TypeSet kHalfOrFloat{DType::float32, DType::float16, DType::bfloat16};
 constexpr TypeSet kQuantizeScales = kHalfOrFloat | TypeSet{DType::int32, DType::float8e8m0};
 constexpr TypeSet kDequantizeScales = kHalfOrFloat | TypeSet{DType::float8e8m0};
 
-/// Elements are converted in blocks of this size, on the stack.
+/// Number of elements that are converted at a time, in buffers on the stack.
 constexpr int64_t kBlock = 256;
 
 using Read = void (*)(const void* src, int64_t first, int64_t n, float* dst);
@@ -50,7 +50,7 @@ template <typename T>
 void write_whole(const float* src, int64_t n, void* dst, int64_t first) {
   for (int64_t i = 0; i < n; ++i) static_cast<T*>(dst)[first + i] = static_cast<T>(src[i]);
 }
-// Converts through int32, which takes one instruction.
+// Converts through int32, because there is one vector instruction for float to int32.
 template <typename T>
 void write_integer(const float* src, int64_t n, void* dst, int64_t first) {
   for (int64_t i = 0; i < n; ++i) static_cast<T*>(dst)[first + i] = static_cast<T>(static_cast<int32_t>(src[i]));
@@ -137,14 +137,14 @@ bool integer_range(DType dtype, Range& range) {
   return true;
 }
 
-// Rounds to the nearest even integer, for |v| < 2^22. Near 1.5 * 2^23, adjacent floats differ by 1.
+// Rounds to the nearest integer, ties to even, for |v| < 2^22. Adding 1.5 * 2^23 gives a number near which floats are 1 apart.
 inline float round_small(float v) { return (v + 12582912.0f) - 12582912.0f; }
 
-/// Maps elements to scales: one scale for all, one per index along an axis, or one per block along an axis.
+/// Says which scale an element uses: the same for all, one per index along an axis, or one per block of indices along an axis.
 struct Granularity {
-  /// Elements of the tensor; extent of the axis; elements per index; number of indices that share a scale.
+  /// `total` is the number of elements, `extent` that of the axis, `inner` the elements per index; `block` indices share a scale.
   int64_t total = 0, extent = 1, inner = 1, block = 1;
-  int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides in the tensor of scales
+  int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides of the tensor of scales
   int64_t num_scales = 1;
 
   static Granularity make(const ShapeContext& c) {
@@ -182,7 +182,7 @@ struct Granularity {
     return g;
   }
 
-  /// Calls fn(first, n, scale index, its stride per element) for pieces of at most kBlock elements that cover [begin, end).
+  /// Divides [begin, end) into pieces of at most kBlock elements. Calls fn(first, n, index of the scale, its stride per element) for each.
   template <typename Fn>
   void for_each_piece(int64_t begin, int64_t end, Fn&& fn) const {
     while (begin < end) {
@@ -203,7 +203,7 @@ struct Granularity {
   }
 };
 
-/// Scales and zero points, which are converted to float in scratch.
+/// Scales and zero points. They are converted to float in scratch memory.
 struct Scales {
   Read scale_reader, zero_reader;
   int64_t count, scale_offset, zero_offset;
@@ -250,7 +250,7 @@ void infer_quantize(InferContext& c) {
 
 void infer_dequantize(InferContext& c) {
   DType dtype = dtype_attribute(c.attributes(), "output_dtype", DType::undefined);
-  // float8e8m0 represents only powers of two: it is a dtype for scales, but not for results.
+  // float8e8m0 can represent only powers of two. It is a dtype for scales, but not for results.
   if (dtype == DType::undefined) dtype = c.dtype(1) == DType::float8e8m0 ? DType::float32 : c.dtype(1);
   Type type = c.input(0);
   type.kind = Type::Kind::tensor;
@@ -266,7 +266,7 @@ struct QuantizeLinear {
   Range range;
   bool to_integers;
   DType precision;
-  DType bytes = DType::undefined;  // the dtype of the codes if the input is float32 and there is a vectorised kernel; else undefined
+  DType bytes = DType::undefined;  // dtype of the codes if the vectorized kernel applies; else undefined
 
   static QuantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
@@ -285,10 +285,10 @@ struct QuantizeLinear {
     c.request_scratch(layout.total());
     return k;
   }
-  // Divides. The attribute `precision` may ask for a quotient in 16 bits.
+  // Divides by the scales. The attribute `precision` may require that the quotient be rounded to 16 bits.
   void divide(const float* x, const float* scale, int64_t step, int64_t n, float* quotient) const {
     if (step == 0) {
-      const float one = *scale;  // a copy, because the compiler must assume that quotients overlap it
+      const float one = *scale;  // a copy, since the quotients might overwrite it
       for (int64_t i = 0; i < n; ++i) quotient[i] = x[i] / one;
     } else {
       for (int64_t i = 0; i < n; ++i) quotient[i] = x[i] / scale[i * step];
@@ -298,7 +298,7 @@ struct QuantizeLinear {
     else if (precision == DType::bfloat16)
       for (int64_t i = 0; i < n; ++i) quotient[i] = static_cast<float>(BFloat16(quotient[i]));
   }
-  // Clamps before rounding. The bounds are integers, so the result is the same, and round_small() stays in its range.
+  // Clamps before rounding, so that round_small() stays in its range. The bounds are integers, so the result is the same.
   void round(const float* zero, int64_t step, int64_t n, float* quotient) const {
     auto each = [n, quotient, bounds = range](auto zero_of) {
       for (int64_t i = 0; i < n; ++i) {
@@ -309,7 +309,7 @@ struct QuantizeLinear {
         quotient[i] = round_small(v) + z;
       }
     };
-    if (!zero || step == 0)  // there is one zero point, for which the compiler vectorises the loop
+    if (!zero || step == 0)  // one zero point: the compiler vectorizes the loop
       each([z = zero ? *zero : 0.0F](int64_t) { return z; });
     else
       each([&](int64_t i) { return zero[i * step]; });
@@ -344,7 +344,7 @@ struct DequantizeLinear {
   Scales scales;
   Read read;
   Write write;
-  DType bytes = DType::undefined;  // the dtype of the codes, if there is a vectorised kernel; else undefined
+  DType bytes = DType::undefined;  // dtype of the codes if the vectorized kernel applies; else undefined
 
   static DequantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
@@ -393,11 +393,11 @@ struct DynamicQuantizeLinear {
   static DynamicQuantizeLinear bind(BindContext& c) { return {c.num_elements(0), c.has_output(1), c.has_output(2)}; }
   void run(RunContext& c) const {
     const float* x = c.in<float>(0);
-    // The range must contain 0, so that 0 has an exact code.
+    // The range of the codes must include 0, so that 0 is represented exactly.
     const auto [low, high] = kernels::range_around_zero(x, n);
-    // If all elements are 0, any finite scale is correct.
+    // If all elements are 0, every finite scale is right.
     const float scale = high == low ? 1.0f : (high - low) / 255.0f;
-    const float exact = -low / scale;  // is NaN if the range is infinite
+    const float exact = -low / scale;  // NaN if the range is infinite
     const float zero = std::isnan(exact) ? 0.0f : std::nearbyint(std::clamp(exact, 0.0f, 255.0f));
     uint8_t* y = c.out<uint8_t>(0);
     parallel_for(c.pool(), n, kElementwiseGrain,
@@ -407,7 +407,8 @@ struct DynamicQuantizeLinear {
   }
 };
 
-// The operator accepts only float32. Converters to 16-bit floats leave it between 16-bit values, so these are cast.
+// DynamicQuantizeLinear accepts only float32. Tools that convert models to 16-bit floats leave it between 16-bit values, so a Cast is
+// added.
 void widen_dynamic(Graph& graph, NodeId id) {
   Decomposition d(graph, id);
   if (d.type(d.in(0)).dtype == DType::float32 || d.type(d.in(0)).dtype == DType::undefined) return;
@@ -418,7 +419,7 @@ void widen_dynamic(Graph& graph, NodeId id) {
 
 bool is_byte(DType dtype) { return dtype == DType::uint8 || dtype == DType::int8; }
 
-/// Returns a step of a chain, if scale and zero point are single numbers. An absent zero point is 0.
+/// Returns the node as a step of a pointwise chain, if scale and zero point are single numbers. An absent zero point is 0.
 std::optional<PointwiseStep> by_one_scale(const Graph& graph, const Node& node) {
   if (dtype_of_value(graph, node.inputs[1]) != DType::float32 || !has_one_element(graph, node.inputs[1])) return std::nullopt;
   const ValueId zero = node.has_input(2) ? node.inputs[2] : kNoValue;

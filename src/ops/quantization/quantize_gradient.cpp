@@ -1,5 +1,5 @@
-// Gradients of QuantizeLinear, DequantizeLinear and integer products. They pass straight through the rounding. The gradient of a quantised
-// value is a float.
+// Gradients of QuantizeLinear, DequantizeLinear and integer products. Rounding is treated as the identity (straight-through estimator). The
+// gradient of a quantized value is a float.
 #include "ops/quantization/quantize_gradient.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace treadle::ops::gradients {
 namespace {
 
-/// Returns the scale of each element of `like`, by dequantising ones.
+/// Returns a tensor with the scale of each element of `like`, by dequantizing ones.
 ValueId scale_of_elements(GradientContext& g, ValueId like) {
   Attributes attributes;
   for (const char* name : {"axis", "block_size"})
@@ -19,7 +19,7 @@ ValueId scale_of_elements(GradientContext& g, ValueId like) {
   return g.op("DequantizeLinear", {g.op("Expand", {one, g.shape_of(like)}), g.input(1)}, std::move(attributes));
 }
 
-/// Sums the blocks along the axis. The last block may be short.
+/// Sums `flow` over each block of the axis. The last block may be shorter.
 ValueId sum_of_blocks(GradientContext& g, ValueId flow, int axis) {
   const int rank = rank_of(g, flow);
   const int64_t size = g.attributes().get_int("block_size", 0);
@@ -35,7 +35,7 @@ ValueId sum_of_blocks(GradientContext& g, ValueId flow, int axis) {
   return g.reduce_sum(g.op("Reshape", {g.op("Pad", {flow, pads}), split}), {axis + 1}, /*keepdims=*/false);
 }
 
-/// Sums the gradients of each element's scale to obtain the gradient of the scale.
+/// `flow` has a gradient per element. Sums those of the elements that share a scale, which gives the gradient of the scales.
 ValueId into_scale(GradientContext& g, ValueId flow) {
   const ValueId scale = g.input(1);
   const Type type = g.type(scale);
@@ -50,7 +50,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
       if (a != axis) others.push_back(a);
     if (scale_rank != 1 || g.attributes().get_int("block_size", 0) > 0)
       sum = sum_of_blocks(g, flow, axis);
-    else if (!others.empty())  // needed because a reduction over an empty list of axes would reduce all axes
+    else if (!others.empty())  // an empty list of axes would mean all axes
       sum = g.reduce_sum(flow, std::move(others), /*keepdims=*/false);
   }
   if (g.type(sum).dtype != type.dtype) sum = g.op("Cast", {sum}, {{"to", static_cast<int64_t>(type.dtype)}});
@@ -59,7 +59,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
 
 ValueId as_float32(GradientContext& g, ValueId value) { return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}}); }
 
-/// Returns the codes of an integer product minus the zero point. @param axes  axes to append to a zero point that is given per row
+/// Returns the codes of an operand minus its zero point. @param axes  axes of extent 1 to append to a vector of zero points per row
 ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<int64_t> axes) {
   const ValueId x = as_float32(g, codes);
   if (zero == kNoValue) return x;
@@ -70,9 +70,9 @@ ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<i
   return g.sub(x, subtrahend);
 }
 
-/// A quantised operand of QLinearMatMul or QLinearConv: `codes` minus zero point, `scale`, and `numbers`, their product.
+/// A quantized operand of QLinearMatMul or QLinearConv. `codes` are the codes minus the zero point; `numbers` is codes * scale.
 struct Operand {
-  size_t first;  // index of the input with the codes; the scale and zero point are the next inputs
+  size_t first;  // index of the input with the codes; scale and zero point follow
   ValueId codes, scale, numbers;
 
   Operand(GradientContext& g, size_t input, const std::vector<int64_t>& axes) : first(input) {
@@ -87,20 +87,20 @@ struct Operand {
   }
 };
 
-/// Differentiates y = saturate(round(real / y_scale) + y_zero): returns the gradient of `real`, and adds the scale's. Both are 0 where y
-/// saturates.
+/// Differentiates y = saturate(round(real / y_scale) + y_zero). Returns the gradient of `real`, and adds that of the scale to `result`.
+/// Both are 0 where y is saturated.
 ValueId through_rounding(GradientContext& g, ValueId real, Gradients& result) {
   ValueId scale = g.input(6);
   if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
   const ValueId steps = g.div(real, scale), distance = g.op("Abs", {g.sub(steps, less_zero(g, g.output(0), g.input(7), {}))});
-  // The bound is slightly more than half, because `steps` itself is rounded.
+  // The bound is slightly more than 0.5, because `steps` itself has a rounding error.
   const ValueId inside = g.op("LessOrEqual", {distance, g.scalar(0.501, steps)});
   const ValueId flow = g.div(masked(g, inside, as_float32(g, g.grad_output(0))), scale);
   if (g.wants(6)) result[6] = g.reshape_like(g.unbroadcast(g.neg(g.mul(flow, steps)), scale), g.input(6));
   return flow;
 }
 
-/// Casts the gradients of 16-bit scales to the scales' dtype.
+/// Casts the gradients of 16-bit scales from float32 to the dtype of the scales.
 Gradients narrowed_scales(GradientContext& g, Gradients result) {
   for (size_t i : {1, 4, 6})
     if (const DType dtype = g.type(g.input(i)).dtype; result[i] != kNoValue && dtype != DType::float32)
@@ -108,7 +108,7 @@ Gradients narrowed_scales(GradientContext& g, Gradients result) {
   return result;
 }
 
-/// Removes the gradients of inputs that have none: zero points, and codes that are constants.
+/// Removes the gradients of inputs that have none: zero points, and constant codes.
 Gradients of_codes(GradientContext& g, Gradients flows) {
   for (size_t i = 0; i < flows.size(); ++i)
     if (!g.wants(i)) flows[i] = kNoValue;
@@ -117,7 +117,7 @@ Gradients of_codes(GradientContext& g, Gradients flows) {
 
 }  // namespace
 
-// Differentiates Y = (A - a_zero) (B - b_zero); a vector of zero points has one for each row of A, or column of B.
+// Differentiates Y = (A - a_zero) (B - b_zero). A vector of zero points has an element for each row of A or for each column of B.
 Gradients matmul_integer(GradientContext& g) {
   const bool rows = rank_of(g, g.input(0)) > 1;
   const ValueId a = less_zero(g, g.input(0), g.input(2), rows ? std::vector<int64_t>{-1} : std::vector<int64_t>{}),
@@ -125,7 +125,7 @@ Gradients matmul_integer(GradientContext& g) {
   return of_codes(g, product(g, a, b, g.grad_output(0)));
 }
 
-// Differentiates ConvInteger, whose padding consists of zero points, which represent 0.
+// Differentiates ConvInteger. Its padding has the zero point as code, and so represents the number 0.
 Gradients conv_integer(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(1)); ++axis) axes.push_back(axis);
@@ -133,7 +133,7 @@ Gradients conv_integer(GradientContext& g) {
   return of_codes(g, convolution(g, x, w, g.grad_output(0)));
 }
 
-// Differentiates the product of the dequantised operands, which is rounded.
+// Differentiates QLinearMatMul as the product of the dequantized operands, whose result is then rounded.
 Gradients qlinear_matmul(GradientContext& g) {
   const Operand a(g, 0, rank_of(g, g.input(0)) > 1 ? std::vector<int64_t>{-1} : std::vector<int64_t>{}), b(g, 3, {});
   Gradients result(8, kNoValue);
@@ -143,7 +143,7 @@ Gradients qlinear_matmul(GradientContext& g) {
   return narrowed_scales(g, std::move(result));
 }
 
-// Differentiates QLinearConv. The bias has the scale x_scale * w_scale, and no gradient, as its codes are constant.
+// Differentiates QLinearConv. The bias has the scale x_scale * w_scale. It has no gradient, because its codes are constant.
 Gradients qlinear_conv(GradientContext& g) {
   std::vector<int64_t> axes;
   for (int axis = 1; axis < rank_of(g, g.input(3)); ++axis) axes.push_back(axis);
@@ -171,8 +171,8 @@ Gradients qlinear_conv(GradientContext& g) {
   return result;
 }
 
-// The scale depends on x, too. The gradient through the scale is omitted, as it nearly cancels with that of the codes, which depend on the
-// scale.
+// The scale depends on x as well, and the codes depend on the scale. The two gradients through the scale nearly cancel, so both are
+// omitted.
 Gradients dynamic_quantize(GradientContext& g) {
   if (g.grad_output(0) == kNoValue) return {};
   return {g.div(g.grad_output(0), require_output(g, 1))};
@@ -194,8 +194,8 @@ Gradients dequantize(GradientContext& g) {
   return result;
 }
 
-// Differentiates QuantizeLinear. The gradient passes where x was rounded (the result is within half a step of x), and is 0 where x was
-// clipped.
+// Differentiates QuantizeLinear. Where x was only rounded (the result is within half a step of x), the gradient passes; where x was
+// clipped, it is 0.
 Gradients quantize(GradientContext& g) {
   const ValueId y = g.output(0);
   ValueId x = g.input(0), dy = g.grad_output(0);
@@ -213,7 +213,7 @@ Gradients quantize(GradientContext& g) {
     std::vector<ValueId> inputs{y, g.input(1)};
     if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
     const ValueId distance = g.op("Abs", {g.sub(x, as_x(g.op("DequantizeLinear", std::move(inputs), std::move(attributes))))});
-    // The bound is slightly more than half, because the distance itself is rounded.
+    // The bound is slightly more than 0.5, because the distance itself has a rounding error.
     dy = masked(g, g.op("LessOrEqual", {distance, g.mul(scales, g.scalar(0.5001, x))}), dy);
   }
   Gradients result{g.div(dy, scales), kNoValue};

@@ -1,4 +1,4 @@
-// Gradients of quantisation and of products of quantised numbers, which pass straight through the rounding.
+// Gradients of quantization and of products of quantized numbers. Rounding is treated as the identity (straight-through estimator).
 #pragma once
 
 #include "ops/gradients.h"

@@ -1,5 +1,5 @@
-// Implements QuantizedMatMul (treadle): y = (A - a_zero) (B - b_zero) * a_scale * b_scale in float32, for 8-bit matrices. It replaces a
-// MatMul of two DequantizeLinear, or MatMulInteger with its scales.
+// Implements QuantizedMatMul (treadle): y = (A - a_zero) (B - b_zero) * a_scale * b_scale in float32, for 8-bit matrices A and B. It
+// replaces a MatMul of two DequantizeLinear, or a MatMulInteger followed by its scales.
 #include <fmt/format.h>
 
 #include <vector>
@@ -111,7 +111,7 @@ struct QuantizedMatMul {
   }
 };
 
-// Uses integer sums, which are exact, as in the kernel. In float, a sum of 0 could become a number near 0.
+// Sums as integers, which is exact, like the kernel. In float, a sum that is 0 could become a small other number.
 void write_quantized_matmul(FunctionBody& b) {
   const std::string sums = b.op("MatMulInteger", {b.in(kA), b.in(kB), b.in(kAZero), b.in(kBZero)});
   const std::string floats = b.op("Cast", {sums}, {{"to", static_cast<int64_t>(DType::float32)}});

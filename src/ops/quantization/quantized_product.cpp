@@ -31,7 +31,7 @@ constexpr TypeSet kBytes{DType::int8, DType::uint8};
 constexpr TypeSet kFloat8Codes{DType::float8e4m3fn, DType::float8e4m3fnuz, DType::float8e5m2, DType::float8e5m2fnuz};
 constexpr TypeSet kInt32{DType::int32};
 
-/// Constant weights and zero points, packed in the form that the product reads. Empty if they are not constant.
+/// Constant weights with their zero points, packed in the layout that the product reads. Empty if they are not constant.
 struct PackedBytes final : PackedState {
   std::vector<int16_t> values;
   size_t size_bytes() const override { return values.size() * sizeof(int16_t); }
@@ -48,7 +48,7 @@ bool weights_are_constant(const CreateContext& c, const IntegerPlaces& at) {
   return c.constant(at.w) != nullptr && (!c.has_input(at.w_zero) || c.constant(at.w_zero) != nullptr);
 }
 
-/// Computes y = saturate(round(acc * x_scale * w_scale / y_scale) + y_zero) for rows of `n` int32 accumulators.
+/// Computes y = saturate(round(acc * x_scale * w_scale / y_scale) + y_zero) for rows of `n` int32 sums `acc`.
 struct Requantize {
   DType scale_dtype;
   bool is_signed = false;
@@ -88,7 +88,7 @@ Cost product_cost(const ShapeContext& c, const IntegerPlaces& at) {
 Cost matmul_integer_cost(const ShapeContext& c) { return product_cost(c, kInteger); }
 Cost qlinear_matmul_cost(const ShapeContext& c) { return product_cost(c, kQLinear); }
 
-/// Computes the product as int32, for both operators.
+/// Computes the integer product as int32. MatMulInteger and QLinearMatMul both use it.
 struct IntegerProduct {
   Product product;
   QuantizationLines a_zeros, b_zeros;
@@ -118,7 +118,7 @@ struct IntegerProduct {
                      c.dtype(at.x) == DType::int8,
                      c.dtype(at.w) == DType::int8,
                      0};
-    // Zero points per row belong to the rows of one matrix, so the batch must not be merged into rows.
+    // Zero points per row belong to the rows of a single matrix. So the batch must not be merged into the rows.
     p.product = Product::of(a, b, !p.a_zeros.per_line);
     const bool packed = !c.packed<PackedBytes>().values.empty();
     p.work =
@@ -193,13 +193,14 @@ struct QLinearMatMul {
   }
 };
 
-// 8-bit floats are dequantised, multiplied in float and quantised, as the specification defines the product.
+// Decomposes a QLinearMatMul of 8-bit floats: as the specification defines it, operands are dequantized, multiplied in float, and
+// quantized.
 void decompose_float8(Graph& graph, NodeId id) {
   const std::vector<ValueId> in = graph.node(id).inputs;
   const DType a = graph.type(in[0]).dtype, b = graph.type(in[3]).dtype, y = graph.type(in[7]).dtype;
   if (!kFloat8Codes.has(a) && !kFloat8Codes.has(b) && !kFloat8Codes.has(y)) return;
   auto add = [&](NodeSpec spec) { return graph.node(graph.add_node(std::move(spec), id)).outputs[0]; };
-  // The attribute `axis` is used only if the scale is a vector: one per row of a, or per column of b.
+  // `axis` is ignored unless the scale is a vector, which has an element per row of a, or per column of b.
   const ValueId lhs = add({.op_type = "DequantizeLinear", .inputs = {in[0], in[1], in[2]}, .attributes = {{"axis", int64_t{-2}}}});
   const ValueId rhs = add({.op_type = "DequantizeLinear", .inputs = {in[3], in[4], in[5]}, .attributes = {{"axis", int64_t{-1}}}});
   const ValueId product = add({.op_type = "MatMul", .inputs = {lhs, rhs}});
@@ -235,7 +236,7 @@ struct IntegerConvolution {
     const Tensor w = c.constant(at.w)->contiguous();
     const Shape& shape = w.shape();
     if (shape.rank() < 3 || shape.rank() > 5 || w.num_elements() == 0) return state;
-    // The layout depends only on weights and groups.
+    // The packed layout depends only on the weights and the number of groups.
     kernels::ConvParams params;
     params.group = c.attributes().get_int("group", 1);
     params.M = shape[0], params.C = shape[1] * params.group;

@@ -18,7 +18,7 @@ void infer(InferContext& c) {
   if (!c.has_rank(0)) return c.set_output_dtype(0, DType::int64);
   SymbolicShape shape = c.shape(0);
   if (shape.empty()) {
-    normalize_axis(c.get_int("axis", 0), 1);  // a scalar counts as a vector of one element
+    normalize_axis(c.get_int("axis", 0), 1);  // a scalar is treated as a vector of one element
     return c.set_output(0, DType::int64, shape);
   }
   auto axis = static_cast<size_t>(c.axis("axis", 0, c.rank(0)));

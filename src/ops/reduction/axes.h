@@ -1,4 +1,4 @@
-// Determines the axes that a reduction reduces.
+// Finds the axes over which a reduction reduces.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace treadle::ops {
 
-/// Returns a bit for each axis that a node such as ReduceSum reduces: the axes in its input `axes`; if there are none, all axes, or none
-/// with `noop_with_empty_axes`.
+/// Returns a bit mask of the axes that a node like ReduceSum reduces. These are the axes in its input `axes`. If there are none, they are
+/// all axes, or no axes if the attribute `noop_with_empty_axes` is set.
 uint32_t reduced_axes(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -38,9 +38,9 @@ struct Of {
     kernels::ReducePlan plan;
     static Kernel bind(BindContext& c) { return {kernels::plan_reduce(c.shape(0).dims(), reduced_axes(c))}; }
     void run(RunContext& c) const {
-      // Booleans are reduced as bytes 0 and 1, since false < true.
+      // Booleans are reduced as bytes, where false is 0 and true is 1.
       using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
-      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // a separate case, because a byte's limits are not booleans
+      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // the limits of bytes are no booleans
         std::fill_n(c.out<T>(0), plan.kept.size, static_cast<T>(kOp == Reduce::min));
         return;
       }
@@ -51,7 +51,7 @@ struct Of {
 
 // Inference.
 
-/// Reduces a vector whose elements inference knows. Models do that to compute shapes.
+/// Reduces a vector whose elements are known before the run. Models do this when they compute shapes.
 void propagate(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   auto values = c.known(0);
   if (!fn || !values || values->empty() || !is_integer(c.dtype(0)) || c.rank(0) != 1) return;
@@ -64,7 +64,7 @@ void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
   bool keepdims = c.get_int("keepdims", 1) != 0;
   bool noop = c.get_int("noop_with_empty_axes") != 0;
   if (!c.has_rank(0)) {
-    const bool is_whole = !noop && !keepdims && !c.has_input(1);  // all axes are reduced, so the result is a scalar whatever the rank
+    const bool is_whole = !noop && !keepdims && !c.has_input(1);  // all axes: a scalar, for any rank
     return is_whole ? c.set_output(0, c.dtype(0), SymbolicShape{}) : c.set_output_dtype(0, c.dtype(0));
   }
   std::vector<bool> reduced(c.shape(0).size(), false);
@@ -72,7 +72,7 @@ void infer(InferContext& c, Dim (*fn)(const Dim& a, const Dim& b)) {
     auto axes = c.known_ints(1);
     if (!axes && c.has_rank(1) && c.rank(1) == 1 && c.shape(1)[0].is_const(0)) axes.emplace();
     if (!axes) {
-      // The axes are unknown, but their number may be known.
+      // The axes are unknown before the run, but their number may be known.
       bool has_count = c.has_rank(1) && c.rank(1) == 1 && c.shape(1)[0].is_const() && !c.shape(1)[0].is_const(0);
       if (keepdims) return c.set_output(0, c.dtype(0), c.data_dependent_shape("reduced", c.rank(0)));
       if (!has_count) return c.set_output_dtype(0, c.dtype(0));
@@ -110,7 +110,7 @@ Cost cost(const ShapeContext& c) {
   return {static_cast<double>(c.num_elements(0)), c.size_bytes(0) + written};
 }
 
-// Moves the axes to an input. They were an attribute before opset 18 (13 for ReduceSum).
+// Before opset 18 (13 for ReduceSum), `axes` was an attribute. This upgrade makes it an input.
 void axes_to_input(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   if (!attributes.has("axes")) return;
@@ -140,15 +140,16 @@ std::vector<KernelDef> number_kernels() {
   return typed<Of<kOp>::template Kernel, float, double, Float16, BFloat16, int64_t, int32_t, uint32_t, uint64_t>();
 }
 
-/// Returns true if the node computes its axes, so that only the run knows them. Returns false if the input `axes` is absent or constant, or
-/// if its static shape has no elements.
+/// Returns true if the axes are known only during the run, because nodes compute them. Returns false if the input `axes` is absent,
+/// constant, or statically empty.
 bool has_computed_axes(GradientContext& g) {
   if (g.input(1) == kNoValue || g.graph().value(g.input(1)).is_constant()) return false;
   const Type type = g.type(g.input(1));
   return !type.is_static() || type.static_shape().num_elements() != 0;
 }
 
-/// Returns the axes that the node reduces. @throws Error(not_implemented) if they are computed, or if they are all axes of an unknown rank.
+/// Returns the axes that the node reduces. @throws Error(not_implemented) if nodes compute them, or if they are all axes and the rank is
+/// unknown.
 std::vector<int64_t> reduced_axes(GradientContext& g) {
   std::vector<int64_t> axes;
   if (has_computed_axes(g)) throw Error(ErrorCode::not_implemented, "the gradient of this reduction needs constant axes");
@@ -162,11 +163,11 @@ std::vector<int64_t> reduced_axes(GradientContext& g) {
   return axes;
 }
 
-/// Restores reduced axes with extent 1, for an output, or its gradient, that does not keep them.
+/// Inserts the reduced axes with extent 1, into an output or its gradient, if the node did not keep these axes.
 ValueId with_reduced_axes(GradientContext& g, ValueId y) {
   if (g.attributes().get_int("keepdims", 1) != 0) return y;
-  if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // nothing to do, as a scalar broadcasts
-  // The axes are computed, and there are as many as Y has fewer axes than X.
+  if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // a scalar broadcasts anyway
+  // Y has fewer axes than X, and the difference is the number of axes that nodes compute.
   if (has_computed_axes(g) && rank_of(g, y) < rank_of(g, g.input(0))) return g.op("Unsqueeze", {y, g.input(1)});
   std::vector<int64_t> axes = reduced_axes(g);
   return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});
@@ -188,7 +189,7 @@ Gradients reduce_sum_square_gradient(GradientContext& g) {
 
 Gradients reduce_l1_gradient(GradientContext& g) { return {g.mul(g.op("Sign", {g.input(0)}), with_reduced_axes(g))}; }
 
-// Uses dX = dY x / y; 0 where y is 0.
+// Uses dX = dY x / y, but 0 where y is 0.
 Gradients reduce_l2_gradient(GradientContext& g) {
   const ValueId y = g.output(0), none = g.op("Equal", {y, g.scalar(0, y)});
   const ValueId factor = g.op("Where", {none, g.scalar(0, y), g.div(g.grad_output(0), g.op("Where", {none, g.scalar(1, y), y}))});
@@ -203,8 +204,8 @@ Gradients reduce_log_sum_exp_gradient(GradientContext& g) {
   return {g.mul(g.op("Exp", {g.sub(g.input(0), with_reduced_axes(g, g.output(0)))}), with_reduced_axes(g))};
 }
 
-/// Returns the product of all other elements, P / x, for axes known only in the run. If one element is 0, it gets the product of the
-/// others; if several are, all get 0.
+/// Returns for each element the product of all other elements, for axes known only during the run. This is the total product divided by the
+/// element. If one element is 0, only its own result is not 0; if several elements are 0, all results are 0.
 ValueId product_of_others(GradientContext& g) {
   const ValueId x = g.input(0);
   auto reduced = [&](std::string_view op, ValueId value) {
@@ -219,7 +220,7 @@ ValueId product_of_others(GradientContext& g) {
   return g.op("Where", {is_zero, only_zero, without});
 }
 
-// Reduces axis by axis. The product of the other elements is the product of those before an element times those after it.
+// Differentiates axis by axis. The product of all other elements is the product of those before the element times that of those after it.
 Gradients reduce_prod_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   if (has_computed_axes(g)) return {g.mul(product_of_others(g), with_reduced_axes(g))};
@@ -235,7 +236,7 @@ Gradients reduce_prod_gradient(GradientContext& g) {
   return {dx};
 }
 
-// Elements equal to the extremum share its gradient evenly.
+// If several elements equal the extremum, they share its gradient evenly.
 Gradients reduce_extremum_gradient(GradientContext& g) {
   const ValueId x = g.input(0);
   const ValueId taken =
@@ -264,7 +265,7 @@ std::vector<OpDef> reduce_ops() {
       reduction("ReduceSumSquare", since, 13, kTypes, infer_plain, number_kernels<Reduce::sum_square>()),
       reduction("ReduceL1", since, 13, kTypes, infer_plain, number_kernels<Reduce::l1>()),
       reduction("ReduceL2", since, 13, kTypes, infer_plain, number_kernels<Reduce::l2>()),
-      // Accepts integers because opsets before 28 allowed them.
+      // Integers are accepted, because they were allowed before opset 28.
       reduction("ReduceLogSum", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum>()),
       reduction("ReduceLogSumExp", logarithmic, 13, kTypes, infer_plain, number_kernels<Reduce::log_sum_exp>()),
   };

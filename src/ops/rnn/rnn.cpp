@@ -37,10 +37,10 @@ using kernels::Unary;
 using enum RnnInput;
 using enum RnnOutput;
 
-/// An LSTM that quantises states to 8 bits for its products. DynamicQuantizeLSTM of com.microsoft is decomposed into it.
+/// An LSTM whose states are quantized to 8 bits for the products. DynamicQuantizeLSTM of com.microsoft is decomposed into it.
 constexpr std::string_view kLstmOfBytes = "LSTMOfBytes";
 
-/// Finds an activation by name, ignoring case. @throws Error(not_implemented) if a cell cannot apply it
+/// Finds an activation by name, ignoring case. @throws Error(not_implemented) if recurrent cells do not support it
 const ScalarFunction& find_activation(std::string_view name) {
   const ScalarFunction* function = find_function_ignoring_case(name);
   if (!function || function->code == Unary::none || function->a.input >= 0)
@@ -56,7 +56,7 @@ RnnDirection direction_of(const Attributes& attributes) {
   throw Error(ErrorCode::invalid_argument, fmt::format("direction is \"{}\", not forward, reverse or bidirectional", name));
 }
 
-// The lists of alphas and betas have elements only for functions that have these parameters.
+// The lists of alphas and betas have an element only for each function that has this parameter.
 void set_activations(const Attributes& attributes, RnnParams& params) {
   params.set_default_activations();
   const std::vector<std::string>& names = attributes.get_strings("activations");
@@ -120,7 +120,7 @@ RnnParams bind_recurrent(const BindContext& c, RnnKind kind) {
   for (int i : {kInitialH, kInitialC})
     if (i < num_inputs && c.has_input(i)) check_equal(c.num_elements(i), directions * p.batch * p.hidden, "elements of an initial state");
   if (kP < num_inputs && c.has_input(kP)) check_equal(c.num_elements(kP), directions * 3 * p.hidden, "elements of P");
-  // Outputs may have been inferred from the attribute hidden_size, so their extents are checked.
+  // The shapes of outputs may have been inferred from the attribute hidden_size, so they are checked against the weights.
   for (int i = 0; i < num_outputs; ++i)
     if (c.has_output(i))
       check_equal(c.output_shape(i).num_elements(), (i == 0 ? p.steps : 1) * directions * p.batch * p.hidden,
@@ -165,7 +165,7 @@ Cost rnn_cost(const ShapeContext& c) {
   return {2 * weights * tokens, c.size_bytes(kX) + c.size_bytes(kW) + c.size_bytes(kR)};
 }
 
-/// Constant weights, which are packed when the session is created. Empty if any of them is not constant.
+/// Constant weights, packed when the session is created. Empty if one of the weights is not constant.
 struct PackedRnn final : PackedState {
   Tensor weights;
   size_t size_bytes() const override { return weights.defined() ? weights.size_bytes() : 0; }
@@ -174,8 +174,8 @@ struct PackedRnn final : PackedState {
   }
 };
 
-/// An operand as float32: in place, or converted in scratch. float64 operands occur here only for activations that RecurrentInDouble does
-/// not support.
+/// Reads an operand as float32, either in place or converted in scratch memory. float64 operands come here only if an activation is one
+/// that RecurrentInDouble does not support.
 template <typename T>
 struct AsFloat {
   int64_t offset = 0, count = 0;
@@ -208,7 +208,7 @@ struct Recurrent {
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
     auto state = std::make_unique<PackedRnn>();
     Tensor dense[8];
-    std::vector<float> wide[8];  // converted values of weights that are not float32
+    std::vector<float> wide[8];  // converted copies of weights in other dtypes
     const float* data[8] = {};
     for (int i : {kW, kR, kB, kP}) {
       if (i >= kNumInputs || !c.has_input(i)) continue;
@@ -226,7 +226,7 @@ struct Recurrent {
     const RnnParams params = make_rnn_params(kKind, c.attributes(), c.constant(kW)->shape(), c.constant(kR)->shape());
     const int64_t size = kernels::packed_rnn_size(params);
     state->weights = Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
-    std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // clears gaps between parts, so that files are reproducible
+    std::memset(state->weights.raw(), 0, state->weights.size_bytes());  // zeroes gaps, so files are reproducible
     kernels::pack_rnn(params, {data[kW], data[kR], data[kB], data[kP]}, state->weights.data<float>());
     for (const Tensor& tensor : dense) {
       if (tensor.num_elements() > 0) drop_mapped_pages(tensor.raw(), tensor.size_bytes());
@@ -294,12 +294,12 @@ struct Recurrent {
     }
   }
 };
-// Computes float64 in double, by the forward pass of training, whose kept steps go to scratch.
+// Computes float64 layers with the kernel for training, which keeps intermediate results of each step. They go to scratch memory here.
 template <RnnKind kKind>
 struct RecurrentInDouble {
   RnnParams params;
   int max_threads;
-  unsigned wanted;  // bit i is set if output i is used
+  unsigned wanted;  // bit i: output i is used
   int64_t kept, work;
 
   static std::string declines(const CreateContext& c) {
@@ -348,7 +348,7 @@ std::vector<KernelDef> in_double() {
   return built_kernel<RecurrentInDouble<kKind>, double>("double");
 }
 
-// Removes the attribute that said whether Y is used, which now follows from the node's outputs.
+// Removes the attribute that told whether Y is used. Whether it is used follows from the outputs of the node.
 void drop_output_sequence(Graph& graph, NodeId id) { graph.node(id).attributes.erase("output_sequence"); }
 
 OpDef recurrent(std::string_view name, std::vector<int> since, std::vector<UpgradeStep> upgrade, void (*infer)(InferContext&),

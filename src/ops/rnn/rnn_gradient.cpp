@@ -1,5 +1,5 @@
-// Implements training of RNN, GRU and LSTM. The operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain keep intermediate
-// results of each step; RNNGrad, GRUGrad and LSTMGrad read them.
+// Implements training of RNN, GRU and LSTM. The operators RNNKeeping, GRUKeeping and LSTMKeeping of the treadle domain also output the
+// intermediate results of each step, which RNNGrad, GRUGrad and LSTMGrad read.
 #include "kernels/rnn/rnn_gradient.h"
 
 #include <fmt/format.h>
@@ -21,9 +21,9 @@ using kernels::RnnKind;
 using kernels::RnnParams;
 using enum RnnInput;
 
-// The inputs of the gradient operators: the forward node's operands, the kept results, and the gradients of its outputs.
+// The inputs of the gradient operators: the operands of the forward node, its intermediate results, and the gradients of its outputs.
 constexpr int kRnnOperands = 8, kKeptInput = 8, kDY = 9, kDYh = 10, kDYc = 11;
-// For each output, the input whose gradient it is. The gradient of X comes last and is omitted if unused.
+// For each output of a gradient operator, the input that it is the gradient of. The gradient of X is the last, because it may be omitted.
 constexpr int kGradientOf[] = {kW, kR, kB, kInitialH, kInitialC, kP, kX};
 constexpr int kRnnGradients = 7;
 
@@ -43,7 +43,7 @@ void infer_rnn_grad(InferContext& c) {
       if (c.has_input(kGradientOf[i]))
         c.set_output(i, c.input(kGradientOf[i]));
       else
-        c.set_output(i, c.dtype(kX), {0});  // the operand is absent, so its gradient is not used
+        c.set_output(i, c.dtype(kX), {0});  // the gradient of an absent operand is unused
     }
 }
 
@@ -51,7 +51,7 @@ void check_operand(const BindContext& c, int input, int64_t elements, std::strin
   if (c.has_input(input)) check_equal(c.num_elements(input), elements, what);
 }
 
-/// Returns the parameters of both passes. @throws Error(invalid_argument) if an operand's size does not fit
+/// Returns the parameters for the forward and the backward pass. @throws Error(invalid_argument) if an operand has a wrong size
 RnnParams bind_recurrent(const BindContext& c, RnnKind kind) {
   RnnParams p = make_rnn_params(kind, c.node().attributes, c.shape(kW), c.shape(kR));
   const Shape& x = c.shape(kX);
@@ -199,9 +199,10 @@ RnnParams params_of_attributes(RnnKind kind, const Attributes& attributes) {
 
 namespace {
 
-// Makes the forward node output the values that the gradient reads. A layer in 16-bit floats is computed again in float32 for that.
+// Makes the forward node output the intermediate results that the gradient reads, and returns them. For 16-bit floats, a second layer
+// computes them in float32.
 ValueId kept_of(GradientContext& g, std::string_view name) {
-  if (g.node().is(name, "treadle")) return g.output(kKept);  // the node is differentiated for a second time
+  if (g.node().is(name, "treadle")) return g.output(kKept);  // for second derivatives
   const DType dtype = g.type(g.input(kX)).dtype;
   if (dtype != DType::float32 && dtype != DType::float64) {
     std::vector<ValueId> inputs;

@@ -1,4 +1,4 @@
-// Writes RNN, GRU and LSTM as a Scan over the steps. Unlike the gradient kernels, this form can be differentiated.
+// Writes RNN, GRU and LSTM as a Scan over the time steps. Unlike the gradient kernels, this Scan can be differentiated.
 #include <string>
 #include <utility>
 
@@ -18,18 +18,18 @@ using enum RnnInput;
 
 class RecurrentScan {
  public:
-  /// @param inputs  X to P, in the operators' order
+  /// @param inputs  X to P, in the order of the operators' inputs
   RecurrentScan(GradientContext& g, RnnKind kind, std::span<const ValueId> inputs)
       : g_(g), p_(params_of_attributes(kind, g.attributes())), inputs_(inputs.begin(), inputs.begin() + kP + 1) {
     if (p_.batch_first) inputs_[kX] = g_.transpose(inputs_[kX], {1, 0, 2});
     const int64_t gates = p_.num_directions() * p_.gates();
-    // Splits weights and biases into rows, one per gate and direction.
+    // Reshapes weights and biases so that axis 0 has one index per gate and direction.
     for (RnnInput weights : {kW, kR}) inputs_[weights] = g_.op("Reshape", {inputs_[weights], g_.ints({gates, -1, 0})});
     if (has(kB)) inputs_[kB] = g_.op("Reshape", {inputs_[kB], g_.ints({2 * gates, -1})});
     if (has(kP)) inputs_[kP] = g_.op("Reshape", {inputs_[kP], g_.ints({3 * p_.num_directions(), -1})});
   }
 
-  /// Returns Y, Y_h and, for LSTM, Y_c.
+  /// Adds the Scans of all directions. Returns Y, Y_h and, for LSTM, Y_c.
   std::vector<ValueId> write() {
     std::vector<ValueId> ys, states[2];
     const int64_t state_axis = p_.batch_first ? 1 : 0;
@@ -57,10 +57,11 @@ class RecurrentScan {
     const ValueId shape = g_.op("Concat", {extent(inputs_[kX], 1), extent(inputs_[kR], 2)}, {{"axis", int64_t{0}}});
     return g_.op("Expand", {g_.scalar(0, inputs_[kX]), shape});
   }
-  /// Returns true if the reset gate of a GRU is applied after the product. Then it also multiplies the candidate's recurrent bias.
+  /// Returns true if a GRU applies the reset gate after the matrix product. The gate then multiplies the candidate's recurrent bias, too,
+  /// so this bias must not be added to the input's bias.
   bool has_bias_apart() const { return p_.kind == RnnKind::gru && p_.linear_before_reset && has(kB); }
   ValueId bias(int d, int64_t gate, bool recurrent) { return row(kB, (2 * d + (recurrent ? 1 : 0)) * p_.gates() + gate); }
-  /// Returns the input's contribution to a gate, for all steps.
+  /// Returns what the inputs of all steps contribute to a gate: the product with W, plus biases.
   ValueId share_of_input(int d, int64_t gate) {
     const ValueId product = g_.op("MatMul", {inputs_[kX], g_.transpose(row(kW, d * p_.gates() + gate), {1, 0})});
     if (!has(kB)) return product;
@@ -74,7 +75,7 @@ class RecurrentScan {
     return g_.op("Cast", {each}, {{"to", static_cast<int64_t>(DType::int32)}});
   }
 
-  /// Returns the final states and all outputs [steps, batch, hidden].
+  /// Adds the Scan of one direction. Returns the final states and all outputs [steps, batch, hidden].
   std::vector<ValueId> direction(int d) {
     const bool reverse = p_.direction == RnnDirection::reverse || d == 1;
     std::vector<ValueId> operands{initial_state(kInitialH, d)};
@@ -95,7 +96,7 @@ class RecurrentScan {
                        std::move(outputs));
   }
 
-  /// Returns the states after a step, and its output.
+  /// Writes one time step. Returns the states after the step, and its output.
   std::vector<ValueId> step(StepBody& body, int d) {
     std::vector<ValueId> before{body.formal("h")}, x;
     if (num_states() == 2) before.push_back(body.formal("c"));
@@ -105,7 +106,7 @@ class RecurrentScan {
                                  : p_.kind == RnnKind::gru ? gru_cell(body, d, x, before[0])
                                                            : rnn_cell(body, d, x, before[0]);
     ValueId y = after[0];
-    if (time != kNoValue) {  // after the end of a sequence the state stays and the output is 0
+    if (time != kNoValue) {  // past a sequence's end: keep the state, output 0
       const ValueId active = body.op("Unsqueeze", {body.op("Less", {time, body.capture(inputs_[kSequenceLens])}), body.ints({1})});
       y = body.op("Where", {active, y, body.number(0)});
       for (size_t i = 0; i < after.size(); ++i) after[i] = body.op("Where", {active, after[i], before[i]});
@@ -154,7 +155,7 @@ class RecurrentScan {
     const ValueId candidate = activate(body, d, 1, body.add(x[2], last));
     return {body.add(body.mul(body.op("Sub", {body.number(1), update}), candidate), body.mul(update, h))};
   }
-  // Computes an LSTM cell. Gates are in the order i, o, f, c; peepholes i, o, f.
+  // Writes an LSTM cell. The gates are in the order i, o, f, c, the peepholes in the order i, o, f.
   std::vector<ValueId> lstm_cell(StepBody& body, int d, const std::vector<ValueId>& x, ValueId h, ValueId c) {
     auto gate = [&](int64_t at, int which, ValueId seen) {
       ValueId sum = body.add(x[static_cast<size_t>(at)], times_recurrent(body, d, at, h));

@@ -11,13 +11,13 @@
 namespace treadle::ops {
 namespace {
 
-/// Returns the element type of a sequence input, as far as it is known.
+/// Returns the type of a sequence's elements; what is not known of it is unset.
 Type element_type(const InferContext& c, int input) {
   const Type& type = c.input(input);
   return type.kind == Type::Kind::sequence && type.element ? *type.element : Type{};
 }
 
-/// Returns the type of elements that may come from either sequence: the common dtype, and the shape if both have the same.
+/// Returns the type of elements that come from either of two sequences: the common dtype, and the shape if it is the same for both.
 Type common_type(const Type& a, const Type& b) {
   if (a.kind == Type::Kind::unknown || a.dtype == DType::undefined) return b;
   if (b.kind == Type::Kind::unknown || b.dtype == DType::undefined) return a;
@@ -52,7 +52,7 @@ struct SequenceConstruct {
   }
 };
 
-// If the elements' shapes differ, the element type has no shape.
+// If the shapes of the elements differ, the element type of the sequence has no shape.
 void infer_construct(InferContext& c) {
   Type element = c.input(0);
   for (int i = 1; i < c.num_inputs(); ++i) {
@@ -62,7 +62,7 @@ void infer_construct(InferContext& c) {
   c.set_output(0, Type::sequence(std::move(element)));
 }
 
-/// Reads the scalar `position`. @throws Error(invalid_argument) if it is outside [-count, count), or [-count, count] for an insertion
+/// Reads the scalar `position`. @throws Error(invalid_argument) if it is outside [-count, count); insertions also allow `count`
 size_t read_position(const Datum& datum, size_t count, bool insertion) {
   const Tensor& tensor = datum.tensor();
   if (tensor.num_elements() != 1)
@@ -87,7 +87,8 @@ struct SequenceAt {
 void infer_at(InferContext& c) {
   Type element = element_type(c, 0);
   if (element.kind == Type::Kind::tensor && element.shape) {
-    // These are the extents of one element, and others may differ. So only the run determines extents that are not constants.
+    // The element type has symbols of one element, but other elements may have other extents. So non-constant extents are replaced by new
+    // symbols.
     for (Dim& dim : *element.shape)
       if (!dim.is_const()) dim = c.data_dependent_dim("element");
   }
@@ -113,7 +114,7 @@ struct SequenceInsert {
 
 void infer_insert(InferContext& c) {
   Type element = common_type(element_type(c, 0), c.input(1));
-  // Only the dtype is certain: the element type may be a guess for an empty sequence, or have other extents.
+  // Only the dtype is certain: for an empty sequence the element type may be a guess, and other elements may have other extents.
   Type old = element_type(c, 0);
   if (!(old == c.input(1))) element.shape.reset();
   c.set_output(0, Type::sequence(std::move(element)));
@@ -145,7 +146,7 @@ void infer_length(InferContext& c) {
   c.set_known(0, {c.data_dependent_dim("length")});
 }
 
-/// Converts a position to count from the start, because the gradient's sequence has one element more or less.
+/// Converts a position to one counted from the start, because the sequence in the gradient has one element more or less.
 ValueId from_start(GradientContext& g, ValueId position, ValueId sequence) {
   ValueId at = position;
   if (g.type(at).dtype != DType::int64) at = g.op("Cast", {at}, {{"to", static_cast<int64_t>(DType::int64)}});
@@ -171,7 +172,7 @@ Gradients sequence_at_gradient(GradientContext& g) {
   return {g.op("SequenceInsert", {others, g.grad_output(0), position})};
 }
 
-// Without a position, SequenceInsert appends.
+// Without a position, SequenceInsert appends the element.
 Gradients sequence_insert_gradient(GradientContext& g) {
   const ValueId dy = g.grad_output(0);
   const ValueId position = g.input(2) == kNoValue ? kNoValue : from_start(g, g.input(2), g.input(0));

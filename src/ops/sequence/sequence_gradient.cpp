@@ -1,5 +1,5 @@
-// Gradients of sequence operators. The gradient of a sequence is the sequence of its elements' gradients. Uses SequenceZeros, SequenceAdd
-// and SplitLikeSequence of the treadle domain.
+// Gradients of sequence operators. The gradient of a sequence is the sequence of the gradients of its elements. The rules use
+// SequenceZeros, SequenceAdd and SplitLikeSequence of the treadle domain.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ Tensor zeros_of(const Tensor& like) {
   return zeros;
 }
 
-/// Makes a sequence of zeros, each with the dtype and shape of an element.
+/// Makes a sequence of tensors of zeros, with the dtypes and shapes of the elements of another sequence.
 struct SequenceZeros {
   static constexpr bool allocates = true;
   static SequenceZeros bind(BindContext&) { return {}; }
@@ -36,7 +36,7 @@ struct SequenceZeros {
   }
 };
 
-/// Adds two sequences element by element.
+/// Adds the elements of two sequences, pair by pair.
 struct SequenceAdd {
   static constexpr bool allocates = true;
   static SequenceAdd bind(BindContext&) { return {}; }
@@ -61,7 +61,7 @@ struct SequenceAdd {
   }
 };
 
-/// Splits a tensor into parts with the extents of a sequence's elements. This is the inverse of joining them.
+/// Splits a tensor along an axis into parts with the extents of a sequence's elements. This is the inverse of concatenating them.
 struct SplitLikeSequence {
   static constexpr bool allocates = true;
   int64_t axis;

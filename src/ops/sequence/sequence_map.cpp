@@ -1,5 +1,5 @@
-// Decomposes SequenceMap (opset 17), which applies a body to each element. It becomes a Loop that reads one element and appends one result
-// in each round.
+// Decomposes SequenceMap (opset 17), which applies a body to each element of a sequence. It becomes a Loop, whose iterations each read one
+// element and append one result.
 #include <fmt/format.h>
 
 #include <utility>
@@ -12,7 +12,7 @@
 namespace treadle::ops {
 namespace {
 
-// Checks the node before anything is changed.
+// Checks the node before the graph is changed.
 void check(const Graph& graph, const Node& node) {
   if (node.bodies.size() != 1) throw Error(ErrorCode::invalid_model, "the attribute \"body\" (a graph) is missing");
   const Body& body = node.bodies[0];
@@ -33,7 +33,7 @@ void decompose(Graph& graph, NodeId id) {
   Body body{"body", std::move(graph.node(id).bodies[0].graph), std::move(graph.node(id).bodies[0].captures)};
   Graph& inside = *body.graph;
 
-  // Adds the Loop, without its body yet.
+  // Adds the Loop; its body follows below.
   NodeId length = graph.add_node({.op_type = "SequenceLength", .inputs = {operands[0]}}, id);
   std::vector<ValueId> carried{graph.node(length).outputs[0], kNoValue};
   for (size_t k = 0; k < results.size(); ++k) {
@@ -48,7 +48,7 @@ void decompose(Graph& graph, NodeId id) {
   }
   NodeId loop = graph.add_node({.op_type = "Loop", .inputs = carried, .name = name, .num_outputs = static_cast<int>(results.size())}, id);
 
-  // Builds the Loop's body. Formal inputs of the old body become captures; from each sequence it reads the element of this round.
+  // Builds the body of the Loop. It reads, from each sequence, the element of the iteration. Other inputs of the old body become captures.
   std::vector<ValueId> old_inputs = std::exchange(inside.inputs, {});
   ValueId round = inside.add_value("round", Type::tensor(DType::int64, SymbolicShape{}), Value::Kind::input);
   ValueId condition = inside.add_value("condition", Type::tensor(DType::boolean, SymbolicShape{}), Value::Kind::input);
@@ -84,7 +84,7 @@ void decompose(Graph& graph, NodeId id) {
     inside.outputs.set(k, inside.node(insert).outputs[0]);
   }
   inside.outputs.insert(inside.outputs.begin(), condition);
-  inside.declared_outputs.clear();  // cleared, because they declared elements, not sequences
+  inside.declared_outputs.clear();  // they declare elements, not sequences
 
   graph.node(loop).bodies.push_back(std::move(body));
   for (size_t k = 0; k < results.size(); ++k)

@@ -1,4 +1,4 @@
-// Implements Cast, CastLike (ONNX, opset 28) and BitCast: between all pairs of types, including narrow floats, packed integers and strings.
+// Implements Cast, CastLike (ONNX, opset 28) and BitCast, for all pairs of types, including narrow floats, packed integers and strings.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 namespace treadle::ops {
 namespace {
 
-// Conversion of one element.
+// Functions that convert one element.
 
 template <typename To, typename From>
 To convert(From x) {
@@ -36,7 +36,7 @@ To convert(From x) {
     constexpr Wide kTop = static_cast<Wide>(9223372036854775808.0);
     if (std::is_same_v<To, uint64_t> && value >= kTop)
       return static_cast<To>(static_cast<uint64_t>(to_integer<int64_t>(value - kTop)) + (uint64_t{1} << 63));
-    return static_cast<To>(to_integer<int64_t>(value));  // higher bits are dropped
+    return static_cast<To>(to_integer<int64_t>(value));  // drops higher bits
   } else {
     return static_cast<To>(static_cast<Wide>(x));
   }
@@ -62,7 +62,8 @@ void convert_all(const void* in, void* out, int64_t begin, int64_t end) {
 
 using ConvertAll = void (*)(const void* in, void* out, int64_t begin, int64_t end);
 
-// Pairs of types that models use have direct loops. All others are converted through blocks of double or int64.
+// Pairs of types that are common in models have a loop of their own. Other pairs are converted in two steps, through blocks of double or
+// int64.
 
 template <typename From, typename... Tos>
 ConvertAll direct_to(DType to, TypeList<Tos...>) {
@@ -81,7 +82,7 @@ ConvertAll direct_conversion(DType from, DType to) {
     case DType::int32: return direct_to<int32_t>(to, TypeList<float, double, int64_t, bool>{});
     case DType::uint8: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t>{});
     case DType::int8: return direct_to<int8_t>(to, TypeList<float, int64_t, int32_t>{});
-    // Treated as bytes, so that the loop vectorises.
+    // Booleans are converted as bytes, so that the compiler vectorizes the loop.
     case DType::boolean: return direct_to<uint8_t>(to, TypeList<float, int64_t, int32_t, uint8_t, Float16>{});
     case DType::uint64: return direct_to<uint64_t>(to, TypeList<float, double>{});
     default: return nullptr;
@@ -119,13 +120,13 @@ struct Narrowing {
 template <typename Wide>
 void store(DType dtype, const Wide* in, void* out, int64_t first, int64_t n, Narrowing narrowing) {
   auto packed = [&]<typename P>(P) {
-    // Clears unused bits of the last byte.
+    // Clears the bytes, because the last one may have unused bits.
     auto* bytes = static_cast<uint8_t*>(out) + first * P::kBits / 8;
     std::memset(bytes, 0, static_cast<size_t>((n * P::kBits + 7) / 8));
     for (int64_t i = 0; i < n; ++i) {
       if constexpr (!std::is_integral_v<typename P::value_type>)
         P::set_packed(out, first + i, typename P::value_type(in[i]));
-      else if constexpr (std::is_floating_point_v<Wide>)  // rounds to the nearest, as onnxruntime does; wider integers are truncated
+      else if constexpr (std::is_floating_point_v<Wide>)  // rounds as onnxruntime does; other integers truncate
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(std::round(in[i]))));
       else
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(in[i])));
@@ -178,7 +179,7 @@ std::string_view trim(std::string_view text) {
               fmt::format("the string \"{}\" is no number that {} can hold", text.substr(0, 100), name_of(to)));
 }
 
-/// from_chars accepts "inf", "infinity" and "nan" in any case, but no leading plus.
+/// Parses a number. from_chars() accepts "inf", "infinity" and "nan" in any case, but no leading plus, so the plus is skipped.
 template <typename T>
 bool parse(std::string_view text, T& value) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
@@ -202,7 +203,7 @@ Wide from_string(const std::string& string, DType to) {
   return convert<Wide>(number);
 }
 
-/// ONNX defines only the text of infinities and NaN. Other numbers get eight digits, as in onnxruntime.
+/// ONNX only defines the text for infinities and NaN. Other numbers are printed with eight digits, as in onnxruntime.
 std::string float_to_string(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value < 0 ? "-INF" : "INF";
@@ -320,7 +321,7 @@ void infer_cast_like(InferContext& c) {
     c.set_output(0, DType::undefined, c.shape(0));
 }
 
-// If the target's type is known, CastLike becomes a Cast, which does not wait for the target's value.
+// If the dtype of the target is known, CastLike becomes a Cast, which need not wait until the target is computed.
 void decompose_cast_like(Graph& graph, NodeId id) {
   DType to = graph.type(graph.node(id).inputs[1]).dtype;
   if (to == DType::undefined) return;
@@ -331,7 +332,7 @@ void decompose_cast_like(Graph& graph, NodeId id) {
   graph.remove_node(id);
 }
 
-// Converts the type of opset 1, which was a name such as "FLOAT".
+// In opset 1, the type was a name such as "FLOAT". This upgrade makes it a number.
 void cast_target_from_name(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   std::string name(attributes.get_string("to"));
@@ -376,7 +377,7 @@ std::optional<PointwiseStep> cast_step(const Graph& graph, const Node& node) {
   return PointwiseStep{{.op_type = to == DType::boolean ? "ToBool" : "ToFloat", .operands = {}, .attributes = {}}, {node.inputs[0]}};
 }
 
-// If x is no float of 16 bits or more (an integer or 8-bit float), its gradient keeps the float dtype of dY.
+// If x is not a float of at least 16 bits (but an integer or an 8-bit float), its gradient keeps the float dtype of dY.
 Gradients cast_gradient(GradientContext& g) {
   const DType from = g.type(g.input(0)).dtype;
   if (!kFloats.has(from)) return {g.grad_output(0)};
@@ -420,7 +421,7 @@ std::vector<ValueId> bit_cast_gradient(GradientContext& g) {
   return {g.grad_output(0)};
 }
 
-// Bytes cast to booleans may be neither 0 nor 1. Such a byte becomes 1, as in all other places where booleans enter.
+// Bytes that are cast to booleans may be neither 0 nor 1. As everywhere else where booleans enter a graph, such a byte becomes 1.
 void decompose_bit_cast(Graph& graph, NodeId id) {
   const Attributes& attributes = graph.node(id).attributes;
   const DType from = graph.type(graph.node(id).inputs[0]).dtype;
@@ -444,7 +445,7 @@ OpDef bit_cast() {
           .kernels = {kernel<CopyBytes>()},
           .gradient = bit_cast_gradient,
           .decompose = decompose_bit_cast,
-          .quantization = Quantization::quantizes};  // with this, the gradient rule can report that its integers lose the gradient
+          .quantization = Quantization::quantizes};  // lets the gradient rule report integers, whose gradient is lost
 }
 
 }  // namespace

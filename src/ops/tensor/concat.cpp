@@ -51,16 +51,16 @@ void infer_concat(InferContext& c) {
   c.set_known(0, std::move(values));
 }
 
-// A kernel for at most kMaxInputs inputs. The bound state has a fixed size, so there are instances for few and for many inputs.
+// A kernel for at most kMaxInputs inputs, because its bound state has arrays of fixed size. There is one with few inputs, one with many.
 template <int kMaxInputs>
 struct Concat {
   DType dtype;
   int count;
-  int64_t outer, pitch;         // number of rows, and row stride of the output in elements
-  int64_t lengths[kMaxInputs];  // row length of each input in elements
-  int64_t steps[kMaxInputs];    // row stride of each input
+  int64_t outer, pitch;         // number of rows; row stride of the output, in elements
+  int64_t lengths[kMaxInputs];  // row length of each input, in elements
+  int64_t steps[kMaxInputs];    // row stride of each input, in elements
 
-  static constexpr uint32_t strided_inputs = ~0U, strided_outputs = 1;  // rows along the last axis may have a stride
+  static constexpr uint32_t strided_inputs = ~0U, strided_outputs = 1;  // rows along the last axis may be strided
 
   static std::string declines(const CreateContext& c) {
     const int inputs = c.node().num_formal_inputs;
@@ -78,7 +78,7 @@ struct Concat {
     for (int i = 0; i < k.count; ++i) {
       const Shape& in = c.shape(i);
       check_equal(in.rank(), out.rank(), "ranks of an input and of the output");
-      // Inference assumed that symbols of different inputs are equal. Here they have values.
+      // Inference assumed that the extents of different inputs are equal where they were symbols. This check compares their values.
       for (int a = 0; a < in.rank(); ++a)
         if (a != axis) check_equal(in[a], out[a], "extents of an input and of the output beside the axis");
       k.lengths[i] = in.product(axis, in.rank());
@@ -92,7 +92,7 @@ struct Concat {
   void run(RunContext& c) const {
     int64_t offset = 0;
     for (int i = 0; i < count; ++i) {
-      // The executor may have placed an input inside the output already.
+      // The executor may have placed the input inside the output, so that no copy is needed.
       const bool in_place = (outer == 1 || steps[i] == pitch) && lies_at(c.in<void>(i), dtype, c.out<void>(0), offset);
       if (!in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(i), 0, steps[i], c.out<void>(0), offset, pitch, c.pool());
       offset += lengths[i];
@@ -100,7 +100,7 @@ struct Concat {
   }
 };
 
-// Sets `axis`, which defaulted to 1 in opset 1.
+// In opset 1, the default of `axis` was 1. This upgrade sets the attribute explicitly.
 void give_axis(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   if (!attributes.has("axis")) attributes.set("axis", int64_t{1});

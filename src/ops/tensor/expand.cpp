@@ -65,7 +65,8 @@ struct Tile {
   void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
 };
 
-// Upgrades Tile of opset 1, which repeated one axis: inputs (input, tiles, axis), where tiles and axis are scalars of the input's dtype.
+// Upgrades Tile of opset 1, which repeated along one axis. Its inputs were input, tiles and axis; the latter two are scalars of the dtype
+// of the input.
 void scalars_to_repeats(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 3);
   NodeWriter writer(graph, id, graph.node(id).name);
@@ -81,7 +82,7 @@ void scalars_to_repeats(Graph& graph, NodeId id) {
 
 Gradients expand_gradient(GradientContext& g) { return {g.unbroadcast(g.grad_output(0), g.input(0))}; }
 
-// Splits every axis of dY into two, the repeats and the repeated extent, and sums over the repeats.
+// Splits every axis of dY into two axes, one for the repeats and one of the original extent, and sums over the axes of repeats.
 Gradients tile_gradient(GradientContext& g) {
   const int rank = rank_of(g, g.input(0));
   std::vector<int64_t> repeats;
@@ -117,7 +118,7 @@ std::vector<OpDef> expand_ops() {
        .cost = move_cost,
        .kernels = {kernel<Tile>()},
        .gradient = tile_gradient,
-       .value_inputs = {1, 2},  // input 2 is the axis of opset 1
+       .value_inputs = {1, 2},  // input 2 is the axis in opset 1
        .moves = Moves::anywhere,
        .returns_input = keeps_type_and_shape},
   };

@@ -73,7 +73,7 @@ struct Gather : GatherExtents {
   }
 };
 
-// Calls fn for the type of whole elements, including strings. The operators below take no dtypes whose elements share a byte.
+// Calls fn with a C++ type for elements that occupy whole bytes, including strings. Dtypes whose elements share bytes are not allowed here.
 template <typename Fn>
 void visit_whole(DType dtype, Fn&& fn) {
   if (dtype == DType::string) return fn.template operator()<std::string>();
@@ -127,7 +127,7 @@ Gradients gather_elements_gradient(GradientContext& g) {
                {{"axis", g.attributes().get_int("axis", 0)}, {"reduction", std::string("add")}})};
 }
 
-// With batch_dims, the batch indices become part of the index tuples.
+// If batch_dims is set, the indices of the batch axes are added to the index tuples, which then need no batch_dims.
 Gradients gather_nd_gradient(GradientContext& g) {
   ValueId indices = g.input(1);
   const int batch_dims = static_cast<int>(g.attributes().get_int("batch_dims", 0)), rank = rank_of(g, indices);

@@ -1,4 +1,4 @@
-// Implements GridSample, which samples an image at the points of a grid, and AffineGrid, which makes such a grid.
+// Implements GridSample, which samples an image at the points of a grid, and AffineGrid, which computes such a grid.
 #include "ops/tensor/grid_sample.h"
 
 #include <fmt/format.h>
@@ -81,12 +81,12 @@ void read_floats(const RunContext& c, int input, DType dtype, C* dst, int64_t n)
 
 template <typename T>
 struct GridSample {
-  // Integers of 32 bits or more need double, as float32 cannot represent them.
+  // Integers of 32 bits or more are computed in double, because float32 cannot represent all of them.
   using C = std::conditional_t<(sizeof(T) >= 4 && !std::is_same_v<T, float>), double, float>;
   GridSampleParams params;
   DType grid_dtype;
   int64_t x_count, grid_count, y_count;
-  int64_t x, grid, y;  // offsets of parts in scratch
+  int64_t x, grid, y;  // offsets of widened operands in scratch
 
   static GridSample bind(BindContext& c) {
     GridSample k{bind_grid_sample(c), c.dtype(1), c.num_elements(0), c.num_elements(1), c.output_shape(0).num_elements(), 0, 0, 0};
@@ -150,7 +150,7 @@ void infer_grid_sample_grad(InferContext& c) {
   if (c.has_output(1)) c.set_output(1, c.input(1));
 }
 
-// Renames the modes, which had the names of their two-dimensional forms before opset 20.
+// Before opset 20, the modes had the names of their two-dimensional forms. This upgrade renames them.
 void rename_modes(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const std::string_view mode = attributes.get_string("mode", "bilinear");
@@ -225,7 +225,7 @@ Gradients grid_sample_gradient(GradientContext& g) {
   return result;
 }
 
-// Differentiates AffineGrid. The grid is linear in theta: the product of theta with the regular grid (that of the identity) and ones.
+// Differentiates AffineGrid, which is linear in theta: the grid is theta times the points of the identity's grid, extended by ones.
 Gradients affine_grid_gradient(GradientContext& g) {
   const ValueId theta = g.input(0), dy = g.grad_output(0);
   const int spatial = rank_of(g, dy) - 2;

@@ -1,4 +1,4 @@
-// Derives what kernels of every device need to compute a GridSample node.
+// Derives from operands and attributes the numbers with which all devices compute GridSample nodes.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,7 +6,7 @@
 
 namespace treadle::ops {
 
-/// @throws Error(invalid_argument) if operands or attributes do not fit
+/// @throws Error(invalid_argument) if operands or attributes are inconsistent
 kernels::GridSampleParams bind_grid_sample(const BindContext& c);
 
 }  // namespace treadle::ops

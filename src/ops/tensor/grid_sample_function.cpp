@@ -9,7 +9,8 @@
 namespace treadle::ops {
 namespace {
 
-// Writes for all points at once what kernels/image/grid_sample.cpp computes per point. Values are [N, points], samples [N, C, points].
+// Writes GridSampleGrad as ONNX nodes that compute, for all points at once, what kernels/image/grid_sample.cpp computes point by point.
+// Values per point are [N, points], samples [N, C, points].
 class GridSampleParts {
  public:
   explicit GridSampleParts(FunctionBody& b)
@@ -33,7 +34,7 @@ class GridSampleParts {
     } while (advance(taps));
     b_.give(0, op("Reshape", {dx, shape_}));
     if (b_.num_outputs() < 2) return;
-    std::vector<std::string> columns;  // the grid's first column belongs to the last axis
+    std::vector<std::string> columns;  // column 0 of the grid is for the last axis
     for (size_t i = axes_.size(); i-- > 0;) {
       const Axis& axis = axes_[i];
       columns.push_back(op("Unsqueeze", {axis.flow.empty() ? zeros_like(axis.place) : mul(axis.flow, axis.speed), b_.ints({-1})}));
@@ -43,12 +44,12 @@ class GridSampleParts {
 
  private:
   struct Tap {
-    std::string index;          // int64 values that are in range
+    std::string index;          // index along the axis, int64, clamped to the image
     std::string valid;          // 1 inside the image, 0 outside; empty: always inside
-    std::string weight, slope;  // slope: derivative of the weight with respect to the position; empty: 0
+    std::string weight, slope;  // `slope`: derivative of `weight` with respect to the position; empty: 0
   };
   struct Axis {
-    std::string place, speed;  // position in elements, and its derivative with respect to the number in the grid
+    std::string place, speed;  // position in elements; its derivative with respect to the grid's number
     std::string stride, flow;
     std::vector<Tap> taps;
   };
@@ -70,7 +71,7 @@ class GridSampleParts {
     std::string low, high, last;
   };
   std::string outside(const std::string& x, const Borders& at) { return op("Or", {op("Less", {x, at.low}), op("Greater", {x, at.high})}); }
-  // Reflects positions at the borders; positions inside stay. @param slope  if not null, set to the derivative
+  // Reflects positions outside the borders into the image. @param slope  if not null, receives the derivative of the new position
   std::string reflected(const std::string& x, const Borders& at, std::string* slope = nullptr) {
     const std::string below = op("Less", {x, at.low}), range = op("Max", {sub(at.high, at.low), number(1e-6F)});
     const std::string distance = where(below, sub(at.low, x), sub(x, at.high)), times = op("Floor", {div(distance, range)});
@@ -123,7 +124,8 @@ class GridSampleParts {
       tap(0, rest, number(-1));
       return tap(1, t, one_);
     }
-    // Cubic convolution (Keys 1981) with a = -3/4: polynomials of the distance, evaluated by Horner's rule, and their derivatives.
+    // Cubic convolution (Keys 1981) with a = -3/4: the weights are polynomials of the distance, evaluated by Horner's rule; so are their
+    // derivatives.
     auto polynomial = [&](const std::vector<float>& factors, const std::string& d) {
       std::string sum = number(factors[0]);
       for (size_t i = 1; i < factors.size(); ++i) sum = add(mul(sum, d), number(factors[i]));
@@ -139,7 +141,7 @@ class GridSampleParts {
     tap(2, polynomial(far, after), op("Neg", {polynomial(far_slope, after)}));
   }
 
-  // Adds one element of the image per point, given by a tap of each axis.
+  // Adds the contribution of one pixel per point to dx and to the grid's gradient. The pixel is given by one tap (neighbor) of each axis.
   void add_corner(const std::string& x, const std::vector<size_t>& taps, std::string& dx) {
     std::string index, weight = one_;
     std::vector<std::string> slopes(axes_.size(), one_);
@@ -163,7 +165,7 @@ class GridSampleParts {
       axes_[k].flow = axes_[k].flow.empty() ? part : add(axes_[k].flow, part);
     }
   }
-  // Returns the factor; an empty string if there is no slope.
+  // Returns product * by, and 0 outside the image; an empty string if `by` is empty, which represents a derivative of 0.
   std::string factor(const std::string& product, const std::string& by, const Tap& tap) {
     if (by.empty()) return by;
     const std::string made = mul(product, by);

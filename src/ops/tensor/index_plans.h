@@ -1,4 +1,4 @@
-// Computes the extents of operators that place elements by indices or triangles: OneHot, Trilu, ScatterElements, ScatterND.
+// Computes the extents of operators that select elements by indices or triangles: OneHot, Trilu, ScatterElements, ScatterND.
 #pragma once
 
 #include "graph/kernel.h"
@@ -7,7 +7,7 @@
 
 namespace treadle::ops {
 
-/// Describes the output of OneHot as [outer, depth, inner].
+/// The output of OneHot seen as [outer, depth, inner].
 struct OneHotPlan {
   int64_t outer = 1, depth = 1, inner = 1;
 
@@ -19,7 +19,7 @@ struct OneHotPlan {
   }
 };
 
-/// Describes the matrices of Trilu. If `upper` is set, column row + k and later ones are kept; if not, columns up to row + k.
+/// The matrices of a Trilu. In row r, the columns from r + k on are kept if `upper` is true, otherwise the columns up to r + k.
 struct TriluPlan {
   bool upper = true;
   int64_t k = 0, matrices = 0, rows = 0, columns = 0;
@@ -34,10 +34,10 @@ struct TriluPlan {
 };
 
 enum class ScatterReduction : uint8_t { none, add, mul, max, min };
-/// Returns the reduction. @throws Error(invalid_argument) if there is no such reduction
+/// Returns the reduction of a scatter operator. @throws Error(invalid_argument) if the attribute names an unknown one
 ScatterReduction scatter_reduction(const Attributes& attributes);
 
-/// Plans ScatterElements. @throws Error(invalid_argument) if indices or updates do not fit the data
+/// Returns the extents and strides of a ScatterElements. @throws Error(invalid_argument) if indices or updates do not match the data
 kernels::ElementsPlan bind_scatter_elements(const BindContext& c);
 kernels::TuplePlan bind_scatter_nd(const BindContext& c);
 

@@ -1,5 +1,5 @@
-// Implements gradients of Gather and Slice: operators of the treadle domain that add dY to a tensor of zeros. GatherGradRows is GatherGrad
-// along the first axis, but returns only rows that have a gradient, and their indices.
+// Implements gradients of Gather and Slice, operators of the treadle domain that add dY to a tensor of zeros. GatherGradRows is GatherGrad
+// along the first axis, but it returns only the rows that have a gradient, and their indices.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ void infer_given_shape(InferContext& c) {
   c.set_output_dtype(0, c.dtype(0));
 }
 
-// Rows with the same index are summed in order, by one thread: each thread has separate blocks of the outer axes.
+// Rows of dY with the same index are summed in order by the same thread: threads take different blocks of the outer axes.
 template <typename T>
 struct GatherGrad : GatherExtents {
   bool wide_index;
@@ -91,8 +91,8 @@ struct GatherGrad : GatherExtents {
   }
 };
 
-// Computes GatherGradRows. At most `extent` of the `count` indices differ, and the outputs have that many rows. Unused rows at the end are
-// 0, with index -1. Rows with the same index are summed in the order of GatherGrad, so both give the same bits.
+// Computes GatherGradRows. The outputs have min(`count`, `extent`) rows, as no more indices can differ. Unused rows at the end are 0 and
+// have the index -1. Rows of dY with the same index are summed in the same order as by GatherGrad, so the bits are the same.
 template <typename T>
 struct GatherGradRows {
   int64_t extent, inner, count, room;
@@ -115,7 +115,7 @@ struct GatherGradRows {
   void run(RunContext& c) const {
     const T* dy = c.in<T>(0);
     auto* sorted = c.scratch<Row>();
-    auto* firsts = reinterpret_cast<int64_t*>(sorted + count);  // index of the first addend of each row
+    auto* firsts = reinterpret_cast<int64_t*>(sorted + count);  // for each output row, its first entry in `sorted`
     int64_t* places = c.out<int64_t>(1);
     const int64_t found =
         wide_index ? find_rows(c.in<int64_t>(1), sorted, firsts, places) : find_rows(c.in<int32_t>(1), sorted, firsts, places);
@@ -154,13 +154,13 @@ void infer_rows(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(rows));
 }
 
-// Sets dX to dY at the positions that Slice read, and to 0 elsewhere.
+// Writes the elements of dY to the positions in dX that Slice has read. The other elements of dX are 0.
 template <typename T>
 struct SliceGrad {
   int rank;
   int64_t total, count;
   int64_t extents[kMaxRank];  // the extents of dY
-  int64_t steps[kMaxRank];    // steps in dX, in elements, per element of dY
+  int64_t steps[kMaxRank];    // per axis of dY: distance in dX, in elements, between adjacent elements
   int64_t first;
 
   static SliceGrad bind(BindContext& c) {
@@ -170,7 +170,7 @@ struct SliceGrad {
     int64_t stride = 1;
     for (int axis = k.rank - 1; axis >= 0; --axis) {
       k.extents[axis] = y[axis];
-      k.steps[axis] = y[axis] > 1 ? places.strides[axis] * stride : 0;  // inside X, because the last element is
+      k.steps[axis] = y[axis] > 1 ? places.strides[axis] * stride : 0;  // no overflow: the last element is inside X
       k.first += places.starts[axis] * stride;
       stride *= x[axis];
     }
@@ -197,7 +197,7 @@ struct SliceGrad {
   }
 };
 
-// Second derivatives apply the forward operators to the incoming gradient.
+// Second derivatives. As both operators are linear, they apply the forward operators Gather and Slice to the incoming gradient.
 
 std::vector<ValueId> gather_grad_gradient(GradientContext& g) {
   return {g.op("Gather", {g.grad_output(0), g.input(1)}, {{"axis", g.attributes().get_int("axis", 0)}})};

@@ -17,7 +17,7 @@ void move_elements(const kernels::CopyPlan& plan, DType dtype, const void* src, 
     return kernels::strided_copy(plan, static_cast<size_t>(bytes), static_cast<const std::byte*>(src) + src_offset * bytes,
                                  static_cast<std::byte*>(dst) + dst_offset * bytes, pool);
   }
-  // The copy runs on one thread, because adjacent packed elements share a byte.
+  // The copy runs on one thread, because adjacent packed elements share a byte, which two threads must not write.
   visit_access(dtype, [&]<typename Access>() {
     kernels::for_each_run(plan, 0, plan.size, [&](int64_t, int64_t n, const int64_t* at) {
       for (int64_t i = 0; i < n; ++i)
@@ -90,7 +90,7 @@ NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec) {
     if (old[i] == kNoValue) continue;
     const ValueId fresh = graph.node(made).outputs[i];
     graph.replace_uses(old[i], fresh);
-    // The new value gets the old one's name and declared type.
+    // The new output takes over the name and the declared type of the old one.
     const std::string name = graph.value(old[i]).name;
     graph.value(fresh).type = graph.type(old[i]);
     graph.value(fresh).doc = graph.value(old[i]).doc;

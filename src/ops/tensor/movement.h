@@ -1,4 +1,4 @@
-// Helpers for operators that move elements: copies for any dtype, including strings and packed types, and arithmetic on extents.
+// Helpers for operators that move elements: copies for all dtypes, including strings and packed types, and arithmetic on extents.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace treadle::ops {
 
-/// Gives access to element i of an array, by the kind of elements: whole bytes, strings, or packed codes.
+/// Copies and reads element i of an array. There is one such class each for whole bytes, strings and packed codes.
 template <typename T>
 struct WholeElement {
   static constexpr bool kPacked = false;
@@ -28,21 +28,21 @@ struct PackedElement {
   static void copy(void* dst, int64_t to, const void* src, int64_t from) { Packed::set_packed(dst, to, Packed::get_packed(src, from)); }
 };
 
-/// Calls fn.template operator()<Access>() with the dtype's Access.
+/// Calls fn.template operator()<Access>(), where Access is the class above for the dtype.
 template <typename Fn>
 void visit_access(DType dtype, Fn&& fn) {
   if (dtype == DType::string) return fn.template operator()<WholeElement<std::string>>();
   switch (bits_of(dtype)) {
     case 2: return fn.template operator()<PackedElement<UInt2>>();
     case 4: return fn.template operator()<PackedElement<UInt4>>();
-    case 6: return fn.template operator()<PackedElement<PackedFloat6E2M3>>();  // codes of the other 6-bit format have the same size
+    case 6: return fn.template operator()<PackedElement<PackedFloat6E2M3>>();  // also for the other 6-bit format
     default: return kernels::visit_element(bits_of(dtype) / 8, [&]<typename T>() { fn.template operator()<WholeElement<T>>(); });
   }
 }
 
 /// Returns true for dtypes whose elements are 1, 2, 4, 8 or 16 plain bytes.
 inline bool has_plain_bytes(DType dtype) { return dtype != DType::string && !is_sub_byte(dtype); }
-/// Returns the bytes of an element. @pre has_plain_bytes(dtype)
+/// Returns the number of bytes of an element. @pre has_plain_bytes(dtype)
 inline int64_t element_bytes(DType dtype) { return static_cast<int64_t>(bits_of(dtype) / 8); }
 
 /// Returns true if `part` is the address of element `offset` of `whole`.
@@ -51,16 +51,16 @@ inline bool lies_at(const void* part, DType dtype, const void* whole, int64_t of
   return has_plain_bytes(dtype) && part == static_cast<const std::byte*>(whole) + offset * element_bytes(dtype);
 }
 
-/// Executes a copy plan. Offsets are in elements. Source and destination must not overlap.
+/// Copies elements as the plan describes. Offsets are in elements. Source and destination must not overlap.
 void move_elements(const kernels::CopyPlan& plan, DType dtype, const void* src, int64_t src_offset, void* dst, int64_t dst_offset,
                    ThreadPool* pool);
-/// Copies n elements. Does nothing if both are the same array.
+/// Copies n elements. Does nothing if `src` and `dst` are the same array.
 void copy_elements(DType dtype, const void* src, void* dst, int64_t n, ThreadPool* pool);
-/// Copies `count` blocks of `length` elements. Pitches are the distances between blocks, in elements.
+/// Copies `count` blocks of `length` elements. A pitch is the distance from one block to the next, in elements.
 void move_blocks(DType dtype, int64_t count, int64_t length, const void* src, int64_t src_offset, int64_t src_pitch, void* dst,
                  int64_t dst_offset, int64_t dst_pitch, ThreadPool* pool);
 
-/// Copies input 0 to output 0, element by element, for operators whose output cannot be a view.
+/// The kernel of operators that copy input 0 to output 0 because their output cannot be a view.
 struct CopyAll {
   DType dtype;
   int64_t count;
@@ -74,18 +74,19 @@ struct CopyAll {
 /// Returns the cost of reading input 0 and writing output 0 once.
 Cost move_cost(const ShapeContext& c);
 
-/// Returns max(dim, 0), which is dim itself if dim is known to be at least 0.
+/// Returns max(dim, 0). This is `dim` itself if it is known to be nonnegative.
 inline Dim at_least_zero(const Dim& dim) { return is_nonnegative(dim) ? dim : maximum(dim, 0); }
-/// Returns min(dim, limit), which is dim itself if dim is known to be at most `limit`.
+/// Returns min(dim, limit). This is `dim` itself if it is known to be at most `limit`.
 inline Dim at_most(const Dim& dim, const Dim& limit) { return is_nonnegative(limit - dim) ? dim : minimum(dim, limit); }
 
-/// Merges the extents of two operands that must be equal. @throws Error(invalid_argument) naming `what` if two integers differ.
+/// Returns the common extent of two operands that must have equal extents. @throws Error(invalid_argument) naming `what` if both are
+/// different integers.
 Dim unify(const Dim& a, const Dim& b, std::string_view what);
 
-/// Returns the number of elements of a 1-D input with extents or axes; nullopt if it is no constant. @throws Error(invalid_argument) above
-/// kMaxRank, so that a number in a file does not determine how much memory is used.
+/// Returns the number of elements of a 1-D input that has extents or axes; nullopt if it is unknown before the run. Above kMaxRank it
+/// throws Error(invalid_argument), so that a number in a file cannot make it allocate much memory.
 std::optional<int64_t> known_length(InferContext& c, int input);
-/// Copies the known elements of input 0 to output 0, for operators that change only the shape.
+/// Copies the elements of input 0 that are known before the run to output 0, for operators that only change the shape.
 inline void keep_known(InferContext& c) {
   if (auto values = c.known(0)) c.set_known(0, std::move(*values));
 }
@@ -95,8 +96,8 @@ void ints_to_input(Graph& graph, NodeId id, std::string_view attribute, int inpu
 /// Replaces a node by one of another type, with the same inputs, outputs and attributes.
 NodeId replace_node(Graph& graph, NodeId id, NodeSpec spec);
 
-/// Implements OpDef::returns_input for operators that keep the order of elements: returns true if they keep the shape, too. Equal
-/// expressions of symbols are equal in every run.
+/// Implements OpDef::returns_input for operators that keep the order of elements: returns true if they also keep the shape. Shapes are
+/// equal if their symbolic expressions are.
 bool keeps_type_and_shape(const Graph& graph, const Node& node);
 /// Returns true for an int64 or int32 constant whose elements all equal `number`.
 bool all_integers_are(const Graph& graph, ValueId id, int64_t number);

@@ -1,4 +1,4 @@
-// Implements operators whose output size depends on the data: NonZero, Compress, Unique.
+// Implements operators whose output size depends on the elements: NonZero, Compress, Unique.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ struct NonZero {
   }
 };
 
-// Describes a tensor as [outer, extent, inner] along the attribute `axis`; if it is absent, as [1, elements, 1].
+// The input seen as [outer, extent, inner] along the attribute `axis`; without `axis`, as [1, elements, 1].
 struct Along {
   int64_t outer, extent, inner;
   static Along bind(BindContext& c) {
@@ -79,7 +79,7 @@ Shape with_extent(const Shape& shape, int axis, int64_t extent) {
   return result;
 }
 
-// Infers an output that contains some of the elements or, with `axis`, some of the slices.
+// Infers an output that has some of the input's elements or, if `axis` is set, some of its slices along that axis.
 void infer_along(InferContext& c, int output, std::string_view hint) {
   const bool has_axis = c.attributes().has("axis");
   if (!c.has_rank(0))
@@ -133,7 +133,7 @@ void infer_unique(InferContext& c) {
   c.set_output(3, DType::int64, {count});
 }
 
-// Compares two numbers and returns -1, 0 or 1. NaN is larger than any number and equal to NaN, as in numpy.unique.
+// Compares two numbers. Returns -1, 0 or 1. As in numpy.unique, NaN is larger than all numbers and equal to NaN.
 template <typename T>
 int compare(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>) {
@@ -147,7 +147,7 @@ int compare(const T& a, const T& b) {
   }
 }
 
-// Returns a key for hashing. Equal numbers have equal keys: all NaN have one key, and so have 0 and -0.
+// Returns a key for hashing. Numbers that compare equal have equal keys: all NaN share one key, and 0 and -0 share one.
 template <typename T>
 uint64_t key_of(T value) {
   if constexpr (std::is_integral_v<T>) return static_cast<uint64_t>(value);
@@ -189,13 +189,13 @@ struct Unique {
     return 0;
   }
 
-  /// The groups of equal slices: the first slice and the size of each group, and the group of each slice.
+  /// The groups of equal slices. `first` and `counts` have the first slice and the size of each group, `inverse` the group of each slice.
   struct Groups {
     int64_t *order, *inverse, *first, *counts;
     int64_t count = 0;
   };
 
-  // Makes the groups in ascending order of their values.
+  // Numbers the groups in ascending order of their values.
   template <typename T>
   void group_by_sorting(const T* data, Groups& g) const {
     const int64_t n = along.extent;
@@ -214,7 +214,8 @@ struct Unique {
     if (!sorted) std::sort(g.order, g.order + g.count, [&](int64_t a, int64_t b) { return g.first[a] < g.first[b]; });
   }
 
-  // Makes the groups in order of occurrence, by hashing single numbers. Returns false if there are unusually many collisions.
+  // Numbers the groups in the order of their first occurrence, by hashing. Only for single numbers as slices. Returns false if there are
+  // unusually many collisions, which would make hashing slow.
   template <typename T>
   bool group_by_hashing(const T* data, int64_t* table, Groups& g) const {
     const int64_t n = along.extent, size = table_size();
@@ -251,7 +252,7 @@ struct Unique {
         if (along.outer == 1 && along.inner == 1 && group_by_hashing(data, table, g)) return;
       group_by_sorting(data, g);
     });
-    // Writes the groups in order: order[p] is the group at place p of the output; place[g] is the place of group g.
+    // Writes the groups in the order of the output: order[p] is the group at position p, and place[g] is the position of group g.
     const int64_t groups = g.count, *order = g.order, *first = g.first;
     for (int64_t p = 0; p < groups; ++p) place[order[p]] = p;
 
@@ -272,7 +273,7 @@ struct Unique {
   }
 };
 
-// Differentiates as a Gather at the positions where the condition holds.
+// Compress is a Gather at the positions where the condition is true, and is differentiated as such.
 Gradients compress_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const ValueId places = g.op("Reshape", {g.op("NonZero", {g.input(1)}), g.ints({-1})});
@@ -282,7 +283,7 @@ Gradients compress_gradient(GradientContext& g) {
   return {g.reshape_like(g.op("GatherGrad", {dy, places, size}, {{"axis", int64_t{0}}}, "treadle"), x)};
 }
 
-// Differentiates as a Gather of the first occurrences.
+// Unique is a Gather of the first occurrences, and is differentiated as such.
 Gradients unique_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0), first = require_output(g, 1);
   if (g.attributes().has("axis"))

@@ -1,4 +1,4 @@
-// Implements OneHot: rows of `values[0]` with `values[1]` at each index.
+// Implements OneHot: a row for each index, filled with `values[0]`, but with `values[1]` at the position of the index.
 #include <fmt/format.h>
 
 #include "core/base/to_integer.h"
@@ -14,7 +14,7 @@
 namespace treadle::ops {
 namespace {
 
-// Reads depth, which may have any numeric dtype, and be a scalar or a vector of one element.
+// Reads `depth`. It may have any numeric dtype, and be a scalar or a vector of one element.
 int64_t depth_of(const Tensor& depth) {
   if (depth.num_elements() != 1) throw Error(ErrorCode::invalid_argument, fmt::format("depth is {}; expected one number", describe(depth)));
   const auto value = visit_dtype<NumericTypes>(
@@ -58,14 +58,14 @@ struct OneHot {
       for (int64_t i = 0; i < outer * inner; ++i) {
         int64_t index = to_integer<int64_t>(static_cast<compute_type_t<Index>>(indices[i]));
         if (index < 0) index += depth;
-        // If the index is outside [0, depth), the row contains no `values[1]`.
+        // For an index outside [0, depth), the whole row has `values[0]`.
         if (index >= 0 && index < depth) Access::copy(out, (i / inner * depth + index) * inner + i % inner, values, 1);
       }
     });
   }
 };
 
-// Differentiates with respect to values: elements at the indices belong to values[1], all others to values[0].
+// The gradient of `values`: the sum of dY over the positions of the indices for values[1], and over all others for values[0].
 Gradients one_hot_gradient(GradientContext& g) {
   const ValueId values = g.input(2), dy = g.grad_output(0);
   auto of_two = [&](double off, double on) {

@@ -1,4 +1,4 @@
-// Implements Pad, and CenterCropPad, which can also remove elements.
+// Implements Pad and CenterCropPad. The latter adds elements on some axes and removes elements on others.
 #include "ops/tensor/pad.h"
 
 #include <fmt/format.h>
@@ -98,7 +98,7 @@ void infer_center_crop_pad(InferContext& c) {
 
 }  // namespace
 
-// Adds or removes half of the elements, rounded down, in front, and the rest at the end.
+// Half of the added or removed elements, rounded down, are at the beginning of the axis, the rest at the end.
 kernels::PadPlan bind_center(BindContext& c) {
   const Shape &in = c.shape(0), &out = c.output_shape(0);
   int64_t before[kMaxRank] = {}, after[kMaxRank] = {};
@@ -122,7 +122,7 @@ struct Pad {
   void run(RunContext& c) const { kernels::pad(plan, bytes, c.in<void>(0), c.in<void>(2), c.out<void>(0), c.pool()); }
 };
 
-// For strings and packed elements: pads the elements' indices, then copies by index.
+// Pads strings and packed elements. It pads the numbers 0, 1, ... of the elements instead, and then copies elements by number.
 template <kernels::PadPlan (*kPlan)(BindContext&)>
 struct PadByNumber {
   DType dtype;
@@ -160,7 +160,8 @@ void paddings_to_pads(Graph& graph, NodeId id) {
   attributes.erase("paddings");
 }
 
-// Moves `pads` and `value` to inputs; before opset 11 they were attributes. `value` gets the dtype of the data, which may be unknown yet.
+// Before opset 11, `pads` and `value` were attributes. This upgrade makes them inputs. `value` is cast to the dtype of the data, which may
+// be unknown yet.
 void attributes_to_inputs(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "pads", 1);
   const float value = graph.node(id).attributes.get_float("value");
@@ -178,7 +179,7 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
 
 bool pads_nothing(const Graph& graph, const Node& node) { return node.has_input(1) && all_integers_are(graph, node.inputs[1], 0); }
 
-/// Returns `value` padded like the node's data.
+/// Returns `value` padded in the same way as the node pads its data.
 ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::string_view mode) {
   std::vector<ValueId> inputs{value, g.input(1)};
   if (fill != kNoValue || g.input(3) != kNoValue) inputs.push_back(fill);
@@ -186,8 +187,8 @@ ValueId padded_like_data(GradientContext& g, ValueId value, ValueId fill, std::s
   return g.op("Pad", std::move(inputs), {{"mode", std::string(mode)}});
 }
 
-// Removes positive pads, and fills negative ones with zeros. In the modes that repeat elements, each element gets the sum over its copies,
-// which are found by padding the elements' numbers.
+// Applies the negated pads to dY: positive pads are removed, and negative ones filled with zeros. In modes that repeat elements, the
+// gradient of an element is the sum over its copies, which are found by padding the numbers of the elements.
 Gradients pad_gradient(GradientContext& g) {
   const ValueId x = g.input(0), dy = g.grad_output(0);
   const std::string mode(g.attributes().get_string("mode", "constant"));
@@ -208,7 +209,7 @@ Gradients pad_gradient(GradientContext& g) {
   return result;
 }
 
-// The reverse pad or crop has the same sizes on each side, because halves are rounded in the same way in both directions.
+// CenterCropPad is its own reverse: halves are rounded in the same way for adding and removing elements.
 Gradients center_crop_pad_gradient(GradientContext& g) {
   const std::vector<int64_t> axes = g.attributes().get_ints("axes");
   ValueId shape = g.shape_of(g.input(0));

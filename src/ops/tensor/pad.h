@@ -1,4 +1,4 @@
-// Derives the data that kernels of every device need to compute a Pad node: its mode, and its pads in elements.
+// Derives the numbers with which all devices compute Pad and CenterCropPad nodes.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,11 +6,11 @@
 
 namespace treadle::ops {
 
-/// Returns the mode. @throws Error(invalid_argument) if there is no such mode
+/// Returns the mode of a Pad. @throws Error(invalid_argument) if the attribute names an unknown mode
 kernels::PadMode pad_mode(const Attributes& attributes);
-/// Returns the plan of a Pad node. @throws Error(invalid_argument) if pads and axes do not fit the data
+/// Returns the pads of a Pad node, in elements. @throws Error(invalid_argument) if pads and axes do not match the data
 kernels::PadPlan bind_pad(BindContext& c);
-/// The plan of a CenterCropPad node.
+/// Returns the pads of a CenterCropPad node, in elements; negative ones remove elements.
 kernels::PadPlan bind_center(BindContext& c);
 
 }  // namespace treadle::ops

@@ -1,4 +1,4 @@
-// Implements operators that keep elements and their order: Reshape, Flatten, Squeeze, Unsqueeze, Identity.
+// Implements operators that keep all elements in the same order: Reshape, Flatten, Squeeze, Unsqueeze, Identity.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace treadle::ops {
 namespace {
 
-// Computes the extent for -1. Extents that both shapes have are cancelled first. So `(past + seq) * 8 / (past + seq)` is exact, and the
-// result is defined even if a copied extent is 0 in a run.
+// Computes the extent that -1 represents. Extents that both shapes have are canceled first, so that `(past + seq) * 8 / (past + seq)` is
+// exact, and the result is defined even if a copied extent is 0 in a run.
 Dim remaining_extent(const SymbolicShape& in, const SymbolicShape& out, const std::vector<bool>& copied, size_t hole) {
   SymbolicShape left, divisors;
   for (size_t i = 0; i < in.size(); ++i)
@@ -42,9 +42,9 @@ Dim remaining_extent(const SymbolicShape& in, const SymbolicShape& out, const st
   return floor_div(dividend, divisor);
 }
 
-// An extent that is computed may be 0 in a run, in which case it copies an extent of the data. Models often reshape `[batch*seq, 64]` to
-// `[batch, seq, 64]`, where 0 would copy 64 into an empty tensor. An expression for that case would hide from later operators that the
-// extent is `seq`. So inference assumes that it does not occur, and binding checks this.
+// A computed extent may be 0 in a run, and a 0 copies an extent of the data. Models often reshape `[batch*seq, 64]` to `[batch, seq, 64]`;
+// if seq is 0, this would copy 64 into an empty tensor. An expression that covers this case would hide from later operators that the extent
+// is `seq`. So inference assumes that the case does not occur, and the assumption is checked for every run.
 Dim computed_extent(InferContext& c, const Dim& extent, size_t i) {
   const Dim& copied = c.shape(0)[i];
   if (is_zero_with(copied, extent)) return extent;
@@ -54,12 +54,12 @@ Dim computed_extent(InferContext& c, const Dim& extent, size_t i) {
   return extent;
 }
 
-// Returns true if a computed extent probably is never positive, such as `min(-1, N)` or `ceil(N / 2) - N`. Tests a few values of the
-// symbols, with either the first or the last symbol the largest: `total - past` is an extent although it is 0 if both are equal. A product
-// may overflow for large values, so small ones are tested too.
+// Returns true if a computed extent is probably never positive, such as `min(-1, N)` or `ceil(N / 2) - N`. It tests a few values of the
+// symbols, with the first or the last symbol as the largest: `total - past` is a valid extent although it is 0 if both are equal. Small
+// values are included, because products may overflow for large ones.
 bool seems_never_above_zero(const Dim& extent) {
   bool known = false;
-  std::vector<int64_t> values(static_cast<size_t>(extent.expr()->index) + 1);  // operands have smaller indices than the expression
+  std::vector<int64_t> values(static_cast<size_t>(extent.expr()->index) + 1);  // operands have smaller indices
   for (int64_t sample : {1, 2, 7, 64, 5000}) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = sample * static_cast<int64_t>(i + 1);
     for (int order = 0; order < 2; ++order, std::reverse(values.begin(), values.end())) {
@@ -71,7 +71,7 @@ bool seems_never_above_zero(const Dim& extent) {
   return known;
 }
 
-// Returns true for expressions such as `M - 2`, which is -1 for some M. `64 * M - 128` never is.
+// Returns true for expressions that are -1 for some value, such as `M - 2`; `64 * M - 128` never is.
 bool is_less_a_constant(const Dim& extent) {
   auto magnitude = [](int64_t x) { return x < 0 ? 0 - static_cast<uint64_t>(x) : static_cast<uint64_t>(x); };
   int64_t less = 0;
@@ -85,15 +85,15 @@ bool is_less_a_constant(const Dim& extent) {
   return less < 0 && divisor != 0 && magnitude(less + 1) % divisor == 0;
 }
 
-// Returns true if a computed extent may be -1 in a run, and so mean the remaining elements. Differences of symbols, and extents of the
-// data, are assumed to be valid extents: a run in which one is -1 is rejected.
+// Returns true if a computed extent may be -1 in a run, where it would mean "all remaining elements". Differences of symbols and extents of
+// the data are assumed to be real extents: a run in which one of them is -1 is rejected.
 bool may_be_minus_one(const InferContext& c, const Dim& extent) {
   if (extent.is_const() || is_nonnegative(extent)) return false;
   if (c.has_rank(0) && std::find(c.shape(0).begin(), c.shape(0).end(), extent) != c.shape(0).end()) return false;
   return is_less_a_constant(extent) || seems_never_above_zero(extent);
 }
 
-// Replaces such extents by expressions: -1 means the remaining elements, 0 copies an extent of the data.
+// Replaces extents that may be -1 by expressions that cover the special values: -1 means the remaining elements, 0 copies an extent.
 void settle_extents(InferContext& c, SymbolicShape& out, const std::vector<size_t>& unsettled) {
   const SymbolicShape& in = c.shape(0);
   const bool zero_is_copy = c.get_int("allowzero") == 0;
@@ -103,7 +103,7 @@ void settle_extents(InferContext& c, SymbolicShape& out, const std::vector<size_
     out[i] = maximum(wanted[i], 0);
     if (zero_is_copy && i < in.size()) out[i] = out[i] + (Dim(1) - minimum(maximum(wanted[i], Dim(0) - wanted[i]), 1)) * in[i];
   }
-  const SymbolicShape settled = out;  // without the extent that is -1
+  const SymbolicShape settled = out;  // the unsettled extents are 0 here if they are -1
   for (size_t i : unsettled) {
     SymbolicShape others = settled;
     others.erase(others.begin() + static_cast<int64_t>(i));
@@ -119,7 +119,7 @@ void infer_reshape(InferContext& c) {
     if (!rank) return c.set_output_dtype(0, c.dtype(0));
     return c.set_output(0, c.dtype(0), c.data_dependent_shape("reshape", static_cast<int>(*rank)));
   }
-  // If one extent is certainly -1, no other extent may be.
+  // Finds the extents that may be -1 in a run. If one extent is the constant -1, no other may be.
   std::vector<size_t> unsettled;
   for (size_t i = 0; i < wanted->size(); ++i)
     if (may_be_minus_one(c, (*wanted)[i])) unsettled.push_back(i);
@@ -145,7 +145,7 @@ void infer_reshape(InferContext& c) {
     } else if (extent.is_const() && extent.value() < 0) {
       throw Error(ErrorCode::invalid_argument, fmt::format("shape[{}] = {} is negative", i, extent.value()));
     } else if (std::find(unsettled.begin(), unsettled.end(), i) != unsettled.end()) {
-      // handled below, when all other extents are known
+      // settle_extents() replaces this extent when all others are known
     } else if (!extent.is_const() && zero_is_copy && !is_nonnegative(extent - Dim(1))) {
       if (!c.has_rank(0))
         extent = c.data_dependent_dim("reshape");
@@ -179,7 +179,7 @@ void infer_flatten(InferContext& c) {
   c.set_output(0, c.dtype(0), {product(c.shape(0), 0, split), product(c.shape(0), split, c.shape(0).size())});
 }
 
-// Returns the number of axes. A scalar counts as one axis.
+// Returns the number of axes that are listed. A scalar lists one axis.
 std::optional<int64_t> count_of_axes(InferContext& c) { return c.has_rank(1) && c.rank(1) == 0 ? 1 : known_length(c, 1); }
 
 void infer_squeeze(InferContext& c) {
@@ -195,7 +195,7 @@ void infer_squeeze(InferContext& c) {
   std::vector<bool> removed(in.size(), false);
   if (count != 0) {
     for (int64_t axis : *axes) {
-      if (in.empty() && (axis == 0 || axis == -1)) continue;  // valid, because a scalar counts as a vector of one element, as in NumPy
+      if (in.empty() && (axis == 0 || axis == -1)) continue;  // axis of a scalar, as in NumPy
       const auto at = static_cast<size_t>(normalize_axis(axis, c.rank(0), "axes"));
       if (in[at].is_const() && !in[at].is_const(1))
         throw Error(ErrorCode::invalid_argument, fmt::format("axis {} of {} has {} elements, not 1", axis, to_string(in), in[at].value()));
@@ -203,8 +203,8 @@ void infer_squeeze(InferContext& c) {
       removed[at] = true;
     }
   } else {
-    // An empty list of axes counts as absent, as in onnxruntime. All extents of 1 are then removed, so the rank is known only if it is
-    // known which extents are 1.
+    // As in onnxruntime, an empty list of axes is treated as absent: all extents of 1 are removed. So the rank is known only if it is known
+    // which extents are 1.
     for (size_t i = 0; i < in.size(); ++i) {
       if (!in[i].is_const()) return c.set_output_dtype(0, c.dtype(0));
       removed[i] = in[i].is_const(1);
@@ -243,7 +243,7 @@ void infer_identity(InferContext& c) {
   keep_known(c);
 }
 
-// The kernel for sequences, optionals and maps: the output shares the input's contents.
+// The kernel for sequences, optionals and maps. The output shares the contents of the input, without a copy.
 struct PassOn {
   static constexpr bool allocates = true;
   static std::string declines(const CreateContext& c) {
@@ -253,7 +253,7 @@ struct PassOn {
   void run(RunContext& c) const { c.set_output(0, c.input(0)); }
 };
 
-// Moves the shape to an input. In opset 1 it was an attribute, and so was one that remained from before ONNX 1.0.
+// In opset 1, the shape was an attribute. This upgrade makes it an input, and drops `consumed_inputs`, a leftover from before ONNX 1.0.
 void reshape_shape_to_input(Graph& graph, NodeId id) {
   graph.node(id).attributes.erase("consumed_inputs");
   ints_to_input(graph, id, "shape", 1);

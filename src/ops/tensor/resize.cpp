@@ -1,4 +1,4 @@
-// Implements Resize, and Upsample, its predecessor.
+// Implements Resize and its predecessor Upsample.
 #include "ops/tensor/resize.h"
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ AspectRatio aspect_ratio_of(const Attributes& attributes) {
   return enum_attribute(attributes, "keep_aspect_ratio_policy", "stretch", kPolicies);
 }
 
-/// The axes to which roi, scales and sizes refer.
+/// The axes for which roi, scales and sizes have elements.
 struct Axes {
   int count = 0;
   int axis[kMaxRank] = {};
@@ -100,14 +100,14 @@ void check_scale(float scale) {
   if (!(scale > 0) || scale > 1e9f) throw Error(ErrorCode::invalid_argument, fmt::format("scales contains {}", scale));
 }
 
-// Multiplies in float32, as exporters do: 10 * 0.7 gives 7.
+// Multiplies in float32, as exporters do. There, 10 * 0.7 is 7; in double, it would be rounded down to 6.
 int64_t scaled_extent(int64_t extent, float scale) {
   const int64_t scaled = to_integer<int64_t>(std::floor(static_cast<float>(extent) * scale));
   if (scaled < 0) throw Error(ErrorCode::invalid_argument, fmt::format("an extent of {} times {} is too large", extent, scale));
   return scaled;
 }
 
-// Scales an extent that is a symbol, if the scale is a short binary fraction. Returns false if it is not.
+// Scales a symbolic extent. Returns false if the scale is not a short binary fraction, so that no exact expression exists.
 bool scaled_extent(const Dim& extent, float scale, Dim& result) {
   constexpr int64_t kDenominator = 1 << 8;
   const double numerator = static_cast<double>(scale) * kDenominator;
@@ -118,7 +118,7 @@ bool scaled_extent(const Dim& extent, float scale, Dim& result) {
   return true;
 }
 
-// Returns the scale for all axes with which no axis exceeds its requested size (not_larger) or falls below it (not_smaller).
+// Returns the one scale for all axes, such that no axis exceeds its requested size (not_larger), or none falls below it (not_smaller).
 double common_scale(AspectRatio policy, const Axes& axes, const Shape& in, const int64_t* sizes) {
   double scale = policy == AspectRatio::not_larger ? std::numeric_limits<double>::infinity() : 0;
   for (int i = 0; i < axes.count; ++i) {
@@ -133,7 +133,7 @@ void check_count(std::string_view name, size_t count, const Axes& axes) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{} has {} elements for {} axes", name, count, axes.count));
 }
 
-// Returns true if an input is given. An empty tensor counts as absent.
+// Returns true if an input is present and not empty. An empty tensor is treated as absent.
 bool is_given(const InferContext& c, int input) {
   return c.has_input(input) && !(c.has_rank(input) && c.rank(input) == 1 && c.shape(input)[0].is_const(0));
 }
@@ -245,12 +245,12 @@ ResizePlan ResizePlan::make(const BindContext& c) {
 
 namespace {
 
-/// Computes mode "nearest": copies elements of any type.
+/// The mode "nearest", which copies elements of any type.
 struct ResizeNearest {
   ResizePlan plan;
   DType dtype;
   float extrapolation;
-  int64_t tables[kMaxRank];  // offsets of tables in scratch; -1 for axes that do not change
+  int64_t tables[kMaxRank];  // offsets of index tables in scratch; -1 for unchanged axes
 
   static std::string declines(const CreateContext& c) {
     return c.attributes().get_string("mode", "nearest") == "nearest" ? std::string() : "the mode is not nearest";
@@ -285,7 +285,7 @@ struct ResizeNearest {
     const bool leaves = last && std::any_of(last, last + width, [](int64_t from) { return from < 0; });
     const int times = last && sizeof(T) <= 4 ? kernels::resize_times(last, width) : 0;
     parallel_for(c.pool(), rows, std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, width)), [&](int64_t begin, int64_t end) {
-      int64_t base_before = -1;  // if several rows have the same source, all but the first are copies of the first
+      int64_t base_before = -1;  // a row with the same source as the row before is copied
       const T* dst_before = nullptr;
       for (int64_t row = begin; row < end; ++row) {
         int64_t rest = row, base = 0;
@@ -328,7 +328,7 @@ struct ResizeNearest {
   }
 };
 
-/// Computes modes with weights: sums in float32, or in float64 for types that float32 cannot represent.
+/// The modes with weights. Sums are in float32, or in float64 for element types that float32 cannot represent.
 template <typename T>
 struct ResizeFilter {
   using C = std::conditional_t<(sizeof(T) >= 4 && !std::is_same_v<T, float>), double, float>;
@@ -359,7 +359,7 @@ struct ResizeFilter {
   }
   static T finish(C value, bool antialias) {
     if constexpr (std::is_integral_v<T>) {
-      const C rounded = antialias ? std::nearbyint(value) : std::trunc(value);  // as onnxruntime does; ONNX does not define it
+      const C rounded = antialias ? std::nearbyint(value) : std::trunc(value);  // as onnxruntime does; ONNX leaves it undefined
       if (!(rounded >= static_cast<C>(std::numeric_limits<T>::lowest()))) return std::numeric_limits<T>::lowest();
       if (rounded >= static_cast<C>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
       return static_cast<T>(rounded);
@@ -411,8 +411,8 @@ Cost resize_cost(const ShapeContext& c) {
   return {4 * outputs, c.size_bytes(0) + outputs * static_cast<double>(bits_of(c.output_dtype(0))) / 8};
 }
 
-// Upgrades from opset 10, in which Resize had only scales, and coordinates as in "asymmetric". Nearest rounded up on axes that shrink, down
-// on axes that grow. If scales are computed, both cases are possible, so one Resize shrinks and a second one grows.
+// Upgrades opset 10, where Resize had only scales, and coordinates like today's "asymmetric". Nearest rounded up on axes that shrink and
+// down on axes that grow. If the scales are computed, both may occur, so one Resize shrinks and another one then grows.
 void name_coordinates(Graph& graph, NodeId id) {
   require_inputs(graph.node(id), 2);
   const ValueId x = graph.node(id).inputs[0], scales = graph.node(id).inputs[1];
@@ -438,7 +438,7 @@ void name_coordinates(Graph& graph, NodeId id) {
   d.finish();
 }
 
-// Upgrades Upsample, whose scales were first two attributes, then one, then an input.
+// Upgrades Upsample. In successive versions, its scales were two attributes, one attribute, and an input.
 void scales_of_sides(Graph& graph, NodeId id) {
   Attributes& attributes = graph.node(id).attributes;
   const std::vector<float> scales{1, 1, attributes.get_float("height_scale", 1), attributes.get_float("width_scale", 1)};

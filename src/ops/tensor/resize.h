@@ -1,4 +1,4 @@
-// Derives the data that kernels of every device need to compute a Resize node.
+// Derives the numbers with which all devices compute Resize nodes.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,10 +6,10 @@
 
 namespace treadle::ops {
 
-/// Returns the options. @throws Error(not_implemented) for a mode that does not exist
+/// Returns the options of a Resize. @throws Error(not_implemented) for an unknown mode
 kernels::ResizeOptions resize_options(const Attributes& attributes);
 
-/// The axes that change, sorted from the largest reduction to the largest growth, so that intermediate results are as small as possible.
+/// The axes whose extent changes, sorted from the largest reduction to the largest growth, which keeps intermediate results small.
 struct ResizePlan {
   kernels::ResizeOptions options;
   int count = 0;

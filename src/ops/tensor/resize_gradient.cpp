@@ -1,4 +1,4 @@
-// Computes the gradient of Resize by matrices.
+// Computes the gradient of Resize as matrix products.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -11,8 +11,8 @@ namespace treadle::ops {
 
 namespace {
 
-/// Returns extent and requested size of the axis whose scale applies to all axes, each as a vector of one element. If both are known,
-/// divides them by their greatest common divisor, because the matrices grow with the extent.
+/// Returns the extent and the requested size of the axis that determines the common scale, each as a vector of one element. If both are
+/// known, they are divided by their greatest common divisor, because the matrices of the gradient grow with the extent.
 std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<int64_t>& axes) {
   const bool not_larger = g.attributes().get_string("keep_aspect_ratio_policy") == "not_larger";
   const Type type = g.type(g.input(0));
@@ -40,14 +40,14 @@ std::pair<ValueId, ValueId> deciding_axis(GradientContext& g, const std::vector<
 
 namespace gradients {
 
-// Treats roi and scales as constants. Along each axis, Resize is a product with a matrix: the Resize of the identity matrix.
+// Along each axis, Resize multiplies by a matrix, which is the Resize of the identity matrix. roi and scales are treated as constants.
 Gradients resize(GradientContext& g) {
   const ValueId x = g.input(0), roi = g.input(1), scales = g.input(2), y = g.output(0);
   const bool crops = g.attributes().get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize";
   const bool has_sizes =
       g.input(3) != kNoValue && !(g.type(g.input(3)).is_static() && g.type(g.input(3)).static_shape().num_elements() == 0);
   const bool keeps_ratio = has_sizes && g.attributes().get_string("keep_aspect_ratio_policy", "stretch") != "stretch";
-  // These are copies of the tensor's elements, since adding nodes moves the graph's values.
+  // copies the scales, since adding nodes moves the tensors that the graph stores
   std::vector<float> factors;
   if (const Tensor* constant = scales == kNoValue ? nullptr : g.graph().constant_tensor(scales))
     factors.assign(constant->data<float>(), constant->data<float>() + constant->num_elements());
@@ -73,7 +73,7 @@ Gradients resize(GradientContext& g) {
     if (from == to && !crops && !keeps_ratio && (!by_scales || (!factors.empty() && factors[i] == 1))) continue;
     const ValueId rows = element(g.shape_of(x), axis);
     ValueId identity = g.op("EyeLike", {g.op("ConstantOfShape", {joined({rows, rows})})}, {{"dtype", dtype}});
-    // Adds a constant second axis, with the scale that the policy chooses for both.
+    // Adds a second axis, along which the matrix is constant. It has the extents that make the policy choose the common scale.
     if (keeps_ratio) identity = g.op("Expand", {g.op("Unsqueeze", {identity, g.ints({1})}), joined({rows, deciding.first, rows})});
     std::vector<ValueId> inputs{identity, kNoValue, kNoValue, kNoValue};
     if (crops && roi != kNoValue) {
@@ -88,7 +88,7 @@ Gradients resize(GradientContext& g) {
       inputs.pop_back();
     else
       inputs[3] = joined({element(g.shape_of(y), axis), rows});
-    ValueId matrix = g.op("Resize", std::move(inputs), attributes);  // the shape is [extent of dY, extent of dX]
+    ValueId matrix = g.op("Resize", std::move(inputs), attributes);  // has the shape [extent of dY, extent of dX]
     if (keeps_ratio) matrix = g.op("Gather", {matrix, g.constant(Tensor::scalar<int64_t>(0))}, {{"axis", int64_t{1}}});
     if (axis == rank - 1) {
       dx = g.op("MatMul", {dx, matrix});

@@ -20,7 +20,7 @@ namespace {
 
 constexpr TypeSet kWhole = kNumeric | kBool | kString | kComplex | kFloat8;
 
-// Combines numbers. Integers wrap around, as in NumPy. On booleans, add is OR and mul is AND.
+// Combines an old element with an update. Integers wrap around, as in NumPy. For booleans, add is OR and mul is AND.
 template <typename T>
 T combine(ScatterReduction reduction, T old_value, T update) {
   using Compute = typename ComputeType<T>::type;
@@ -43,7 +43,7 @@ T combine(ScatterReduction reduction, T old_value, T update) {
   return update;
 }
 
-// Calls fn.template operator()<T>(reduce) with the element type and the function that combines an old element with an update.
+// Calls fn.template operator()<T>(reduce), where T is the element type, and reduce(old, update) returns the combined element.
 template <typename Fn>
 void visit_reduction(DType dtype, ScatterReduction reduction, Fn&& fn) {
   if (reduction != ScatterReduction::none) {
@@ -127,7 +127,8 @@ struct ScatterNd {
   }
 };
 
-// TensorScatter: writes `update` into a cache, at a position given per sample of the batch.
+// Computes TensorScatter: copies the past cache and writes `update` into it, at a position that may differ between the samples of the
+// batch.
 struct TensorScatter {
   DType dtype;
   bool circular, has_indices;
@@ -206,7 +207,7 @@ struct ScatterRule {
     return g.op("Cast", {condition}, {{"to", static_cast<int64_t>(g.type(like).dtype)}});
   }
 
-  // Differentiates. Replaced data has no gradient; with reduction "add", data and updates both have one.
+  // Differentiates by the kind of reduction. Replaced elements of the data have no gradient. With "add", data and updates both get dY.
   Gradients differentiate() const {
     const std::string reduction(g.attributes().get_string("reduction", "none"));
     const ValueId dy = g.grad_output(0);
@@ -216,19 +217,19 @@ struct ScatterRule {
     return {data, kNoValue, gather(dy)};
   }
 
-  // Differentiates y = data * product of u. An update's gradient is dY times the product of all other factors, which is computed without
-  // dividing by zeros.
+  // Differentiates y = data * product of u. The gradient of an update is dY times the product of all other factors, which is computed
+  // without dividing by zeros.
   Gradients product() const {
     const ValueId data = g.input(0), u = g.input(2), dy = g.grad_output(0);
     const ValueId is_zero = g.op("Equal", {u, g.scalar(0, u)});
     const ValueId others = scatter(g.mul(dy, data), g.op("Where", {is_zero, g.scalar(1, u), u}), "mul");
     const ValueId zeros = gather(scatter(zeros_like(g, data), number(is_zero, u), "add"));
-    const ValueId flows = g.op("Equal", {zeros, number(is_zero, u)});  // no other factor is 0
+    const ValueId flows = g.op("Equal", {zeros, number(is_zero, u)});  // true: no other factor is 0
     const ValueId divisor = g.op("Where", {is_zero, g.scalar(1, u), u});
     return {scatter(dy, u, "mul"), kNoValue, masked(g, flows, g.div(gather(others), divisor))};
   }
 
-  // Elements equal to the extremum share its gradient evenly.
+  // Elements that equal the extremum share its gradient evenly.
   Gradients extremum() const {
     const ValueId data = g.input(0), u = g.input(2), y = g.output(0);
     const ValueId kept = number(g.op("Equal", {data, y}), data), taken = number(g.op("Equal", {u, gather(y)}), u);
@@ -243,8 +244,8 @@ Gradients scatter_elements_gradient(GradientContext& g) {
 
 Gradients scatter_nd_gradient(GradientContext& g) { return ScatterRule{g, "ScatterND", "GatherND", {}}.differentiate(); }
 
-// Differentiates TensorScatter. The gradient of past_cache is dY with zeros at the update's places; the update's gradient is the part of dY
-// where it was written.
+// Differentiates TensorScatter. The gradient of past_cache is dY, with zeros where the update was written. The gradient of the update is
+// the part of dY at these positions.
 Gradients tensor_scatter_gradient(GradientContext& g) {
   const ValueId update = g.input(1), dy = g.grad_output(0);
   const Attributes attributes = g.attributes();
@@ -258,7 +259,7 @@ Gradients tensor_scatter_gradient(GradientContext& g) {
     return g.op("Squeeze", {shape});
   };
   auto integer = [&](int64_t value) { return g.constant(Tensor::scalar<int64_t>(value)); };
-  auto at_axes = [&](ValueId vector, int kept) {  // reshapes [n] to the rank of the data, with n along one axis
+  auto at_axes = [&](ValueId vector, int kept) {  // adds axes of extent 1 to [n], so that its axis is `kept`
     std::vector<int64_t> axes;
     for (int a = 0; a < rank; ++a)
       if (a != kept) axes.push_back(a);

@@ -1,4 +1,4 @@
-// Implements Shape and Size, which return extents as values.
+// Implements Shape and Size, which return extents as tensors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Range {
   int first, last;
 };
 
-// Returns the axes that Shape returns. `start` and `end` are clamped, and count from the end if negative.
+// Returns the range of axes whose extents Shape returns. `start` and `end` count from the end if they are negative, and are clamped.
 Range shape_range(const Attributes& attributes, int rank) {
   auto clamp = [rank](int64_t axis) { return static_cast<int>(std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank)); };
   const int first = clamp(attributes.get_int("start", 0)), last = clamp(attributes.get_int("end", rank));

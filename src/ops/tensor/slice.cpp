@@ -16,18 +16,19 @@
 namespace treadle::ops {
 namespace {
 
-// Exporters write this number or larger ones to mean "to the end".
+// An end of at least this number means "to the end" in exported models.
 constexpr int64_t kFar = std::numeric_limits<int32_t>::max();
 
 struct Range {
   int64_t start, count;
 };
 
-// Clamps as the specification says: to [0, extent] for positive steps, to [0, extent - 1] and [-1, extent - 1] for negative ones.
+// Clamps as the specification says: start and end to [0, extent] for positive steps; start to [0, extent - 1] and end to [-1, extent - 1]
+// for negative steps.
 Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   if (step == 0) throw Error(ErrorCode::invalid_argument, "a step of 0");
   if (extent == 0) return {0, 0};
-  // Clamps limits beyond the extent first, so that the sums do not overflow.
+  // Clamps numbers far outside of the axis first, so that the sums do not overflow.
   auto from_end = [extent](int64_t at) { return at < 0 ? (at < -extent ? int64_t{-1} : at + extent) : std::min(at, extent); };
   auto is_before = [extent](int64_t at) { return at < -extent; };
   if (step > 0) {
@@ -42,8 +43,8 @@ Range clamp_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   return {start, length == 0 ? 0 : (length - 1) / -(std::max(step, -kFar)) + 1};
 }
 
-// Changes a limit to count from the start of the axis, without clamping it. Returns false if its sign is unknown, since a negative limit
-// counts from the end.
+// Converts a symbolic start or end to one that counts from the start of the axis; it is not clamped. Returns false if its sign is unknown,
+// because negative numbers count from the end.
 bool count_from_start(Dim& at, const Dim& extent) {
   if (is_nonnegative(at)) return true;
   if (!is_nonnegative(Dim(-1) - at)) return false;
@@ -51,7 +52,7 @@ bool count_from_start(Dim& at, const Dim& extent) {
   return true;
 }
 
-// Computes the number of elements of a slice. Returns false if no expression describes it.
+// Computes the number of elements of a slice along one axis. Returns false if no expression can describe it.
 bool sliced_extent(const Dim& extent, Dim start, Dim end, const Dim& step_dim, Dim& result) {
   if (!step_dim.is_const()) return false;
   const int64_t step = step_dim.value();
@@ -157,7 +158,7 @@ struct Slice {
       const int64_t step = c.has_input(4) ? c.value_at(4, i) : 1;
       const Range range = clamp_range(c.value_at(1, i), c.value_at(2, i), step, in[axis]);
       starts[axis] = range.start, counts[axis] = range.count;
-      // A single element needs no step; a huge step would overflow.
+      // A single element needs no step, and a huge step would overflow.
       steps[axis] = range.count > 1 ? step : 1;
     }
     for (int axis = 0; axis < in.rank(); ++axis) any_empty |= counts[axis] == 0;
@@ -174,7 +175,7 @@ void attributes_to_inputs(Graph& graph, NodeId id) {
   ints_to_input(graph, id, "axes", 3);
 }
 
-// Returns true if the slice is the whole input: the full extent with step 1. A step of -1 would reverse the axis.
+// Returns true if the slice is the whole input: every axis keeps its extent, with step 1. (A step of -1 would reverse the axis.)
 bool takes_all(const Graph& graph, const Node& node) {
   return keeps_type_and_shape(graph, node) && (!node.has_input(4) || all_integers_are(graph, node.inputs[4], 1));
 }

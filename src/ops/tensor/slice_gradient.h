@@ -1,4 +1,4 @@
-// Finds the places of X that a Slice has read, for its gradient.
+// Finds the positions in X that a Slice has read. The gradient of Slice uses them.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 namespace treadle::ops {
 
 struct SlicedPlaces {
-  int64_t starts[kMaxRank], strides[kMaxRank];  // for each axis of X
+  int64_t starts[kMaxRank], strides[kMaxRank];  // one element per axis of X
 
-  /// Returns the places of X that the forward Slice has read.
+  /// Returns the positions in X that the forward Slice has read.
   /// @throws Error(invalid_argument) if input 0, the gradient, does not have the shape of the slice that the other inputs describe
   static SlicedPlaces of(const BindContext& c);
 };

@@ -1,4 +1,4 @@
-// Implements DepthToSpace and SpaceToDepth, which move blocks of an image into channels and back.
+// Implements DepthToSpace and SpaceToDepth, which move blocks of pixels into channels and back.
 #include <fmt/format.h>
 
 #include <array>
@@ -17,7 +17,7 @@ namespace {
 
 int64_t block_size(const Attributes& attributes) {
   const int64_t block = attributes.get_int("blocksize");
-  if (block <= 0 || block > INT32_MAX)  // limited, since its square must fit into 64 bits
+  if (block <= 0 || block > INT32_MAX)  // its square must fit into 64 bits
     throw Error(ErrorCode::invalid_argument, fmt::format("blocksize = {} is outside [1, {}]", block, INT32_MAX));
   return block;
 }
@@ -59,8 +59,8 @@ void infer_space_to_depth(InferContext& c) {
   c.set_output(0, c.dtype(0), {(*in)[0], (*in)[1] * (block * block), divide((*in)[2], block, "H"), divide((*in)[3], block, "W")});
 }
 
-// Both copy along the axes [N, C, h, by, w, bx] of the image, or [N, C, h, by, bx, w] if that is the order of writing. On the other side
-// the channels are by·bx·C or C·by·bx.
+// Both operators are a copy with permuted axes. In the image, the axes are [N, C, h, by, w, bx]; in the tensor with more channels, the
+// channels are by·bx·C or C·by·bx. SpaceToDepth copies in the order [N, C, h, by, bx, w], in which it writes.
 template <bool kToSpace>
 struct Blocks {
   DType dtype;

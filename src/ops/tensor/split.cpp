@@ -70,16 +70,16 @@ void infer_split(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {0, 2 * c.size_bytes(0)}; }
 
-// A kernel for at most kMaxOutputs outputs. The bound state has a fixed size, so there are instances for few and for many outputs.
+// A kernel for at most kMaxOutputs outputs, because its bound state has arrays of fixed size. There is one with few outputs, one with many.
 template <int kMaxOutputs>
 struct Split {
   DType dtype;
   int count;
-  int64_t outer, pitch;          // number of rows, and row stride of the input in elements
-  int64_t lengths[kMaxOutputs];  // row length of each output in elements
-  int64_t steps[kMaxOutputs];    // row stride of each output
+  int64_t outer, pitch;          // number of rows; row stride of the input, in elements
+  int64_t lengths[kMaxOutputs];  // row length of each output, in elements
+  int64_t steps[kMaxOutputs];    // row stride of each output, in elements
 
-  static constexpr uint32_t strided_inputs = 1, strided_outputs = ~0U;  // rows along the last axis may have a stride
+  static constexpr uint32_t strided_inputs = 1, strided_outputs = ~0U;  // rows along the last axis may be strided
 
   static std::string declines(const CreateContext& c) {
     const size_t outputs = c.node().outputs.size();
@@ -99,7 +99,7 @@ struct Split {
     const int64_t chunk = (in[axis] + k.count - 1) / k.count;
     int64_t left = in[axis];
     for (int i = 0; i < k.count; ++i) {
-      // An absent output has no shape, so the length comes from `split` or is computed.
+      // The length does not come from the output's shape, because an unused output has none.
       const int64_t length = c.has_input(1) ? c.value_at(1, i) : std::min(chunk, left);
       left -= length;
       if (length < 0 || left < 0) throw Error(ErrorCode::invalid_argument, fmt::format("the parts do not fit into {} elements", in[axis]));
@@ -114,7 +114,7 @@ struct Split {
     for (int i = 0; i < count; ++i) {
       void* part = c.out<void>(i);
       const bool in_place =
-          // The part is already a view of the input.
+          // The part may be a view of the input, so that no copy is needed.
           (outer == 1 || steps[i] == pitch) && part && lies_at(part, dtype, c.in<void>(0), offset);
       if (part && !in_place) move_blocks(dtype, outer, lengths[i], c.in<void>(0), offset, pitch, part, 0, steps[i], c.pool());
       offset += lengths[i];
@@ -124,8 +124,8 @@ struct Split {
 
 void split_to_input(Graph& graph, NodeId id) { ints_to_input(graph, id, "split", 1); }
 
-// Sets num_outputs. Before opset 18 the parts were equal, and as many as the outputs. Since then the last one may be shorter, so lengths
-// which are not known to be equal are computed.
+// Sets num_outputs. Before opset 18, a Split without lengths gave equal parts, as many as outputs. Since then the last part may be shorter.
+// So if the parts are not known to be equal, nodes compute their lengths.
 void give_num_outputs(Graph& graph, NodeId id) {
   Node& node = graph.node(id);
   if (node.has_input(1)) return;

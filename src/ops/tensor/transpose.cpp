@@ -11,7 +11,7 @@
 namespace treadle::ops {
 namespace {
 
-// Returns element `axis` of the attribute perm; without perm, axes are reversed.
+// Returns element `axis` of the attribute perm. Without perm, the axes are reversed.
 int64_t source_axis(const std::vector<int64_t>& perm, int rank, int axis) {
   return perm.empty() ? rank - 1 - axis : perm[static_cast<size_t>(axis)];
 }
@@ -48,7 +48,7 @@ struct Transpose {
   void run(RunContext& c) const { move_elements(plan, dtype, c.in<void>(0), 0, c.out<void>(0), 0, c.pool()); }
 };
 
-// Returns true if a Transpose to an equal shape moves no element: axes with more than one element keep their order.
+// Returns true if a Transpose moves no element: its axes with more than one element stay in order. The shape is known to be unchanged.
 bool moves_no_axis(const Graph& graph, const Node& node) {
   const Type& type = graph.type(node.inputs[0]);
   const auto& perm = node.attributes.get_ints("perm");

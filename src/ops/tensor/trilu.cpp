@@ -1,4 +1,4 @@
-// Implements Trilu, which clears one triangle of each matrix, and ReverseSequence, which reverses the first steps of each sequence.
+// Implements Trilu, which sets one triangle of each matrix to zero, and ReverseSequence, which reverses the first steps of each sequence.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Trilu : TriluPlan {
       parallel_for(c.pool(), matrices * rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(columns, 1)), [&](int64_t begin, int64_t end) {
         for (int64_t line = begin; line < end; ++line) {
           const int64_t row = line % rows, first = line * columns;
-          // The diagonal's column, clamped to [0, columns], since k may be any number.
+          // The column of the diagonal, clamped to [0, columns], because k may be any number.
           const int64_t diagonal = k > columns ? columns : k < -rows ? -int64_t{1} : row + k;
           const int64_t edge = std::clamp<int64_t>(upper ? diagonal : diagonal + 1, 0, columns);
           const int64_t kept_from = upper ? edge : 0, kept_to = upper ? columns : edge;
@@ -99,7 +99,7 @@ struct ReverseSequence {
     const auto* in = c.in<std::byte>(0);
     auto* out = c.out<std::byte>(0);
     const int64_t bytes = has_plain_bytes(dtype) ? element_bytes(dtype) : 0;
-    // Iterates in the order of writing, whichever of the two axes is the outer one.
+    // Either of the two axes may be the outer one. The loop goes through the output in the order of memory.
     const bool time_first = time_stride > batch_stride;
     const int64_t outer = time_first ? time : batch, within = time_first ? batch : time;
     parallel_for(c.pool(), outer, std::max<int64_t>(1, 32'768 / std::max<int64_t>(1, within * inner)), [&](int64_t begin, int64_t end) {
@@ -123,7 +123,7 @@ Gradients trilu_gradient(GradientContext& g) {
   return {g.op("Trilu", std::move(inputs), {{"upper", g.attributes().get_int("upper", 1)}})};
 }
 
-// ReverseSequence is its own inverse, and therefore its own gradient.
+// ReverseSequence is its own inverse, and its gradient reverses dY in the same way.
 Gradients reverse_sequence_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("ReverseSequence", {g.grad_output(0), g.input(1)}, attributes)};

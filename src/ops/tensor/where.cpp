@@ -30,14 +30,15 @@ void infer(InferContext& c) {
   c.set_known(0, std::move(from_x));
 }
 
-// Copies elements, so that only their size matters.
+// Where only copies elements, so one kernel serves all dtypes of the same size.
 struct Where {
   kernels::BroadcastPlan<3> plan;
   DType dtype;
 
   static Where bind(BindContext& c) { return {plan_broadcast<3>(c, {0, 1, 2}), c.dtype(1)}; }
 
-  // Selects with masks. Compilers turn a conditional expression into a branch, because the side not taken might be unreadable memory.
+  // Selects with bit masks. Compilers turn a conditional expression into a branch, since the operand that is not selected might be
+  // unreadable.
   template <typename T>
   static T choose(bool condition, T x, T y) {
     const T mask = static_cast<T>(T{0} - static_cast<T>(condition));
@@ -55,7 +56,7 @@ struct Where {
       const bool* condition = conditions + offset[0];
       const T* x = from_x + offset[1];
       const T* y = from_y + offset[2];
-      if (step_c == 0) {  // copies one side as a whole
+      if (step_c == 0) {  // the condition is the same for the whole run
         const T* side = *condition ? x : y;
         int64_t step = *condition ? step_x : step_y;
         for (int64_t i = 0; i < n; ++i) out[at + i] = side[i * step];

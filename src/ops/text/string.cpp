@@ -28,8 +28,8 @@ void infer_concat(InferContext& c) {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/// Calls fn(piece) for every piece, as Python's str.split does. An empty delimiter means runs of white space. Unlike in Python, empty text
-/// has no piece with any delimiter, as in onnxruntime.
+/// Calls fn(piece) for every piece, as Python's str.split does. An empty delimiter means runs of white space. As in onnxruntime, and unlike
+/// in Python, an empty text has no pieces, for any delimiter.
 template <typename Fn>
 void for_pieces(std::string_view text, std::string_view delimiter, int64_t max_splits, Fn fn) {
   if (text.empty()) return;
@@ -49,7 +49,7 @@ void for_pieces(std::string_view text, std::string_view delimiter, int64_t max_s
     if (text.empty()) return;
     size_t end = 0;
     while (end < text.size() && !is_space(text[end])) ++end;
-    if (splits == max_splits) {  // the rest of the text is one piece, without trailing white space
+    if (splits == max_splits) {  // the rest is one piece, without trailing white space
       while (is_space(text.back())) text.remove_suffix(1);
       return fn(text);
     }

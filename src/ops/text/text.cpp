@@ -16,8 +16,8 @@
 namespace treadle::ops {
 namespace {
 
-// Removes stop words and changes the case of other elements. Elements are compared as a whole; if case is ignored, both sides are first
-// mapped to the output's case, or to lower case if the output's is unchanged.
+// Removes stop words, and changes the case of the other elements. An element is compared as a whole. If case is ignored, element and stop
+// word are first converted to the output's case, or to lower case if the output's case is unchanged.
 struct StringNormalizer {
   static constexpr bool allocates = true;
   enum class Action : uint8_t { none, lower, upper };
@@ -60,7 +60,7 @@ struct StringNormalizer {
     for (const std::string& text : x.span<std::string>())
       if (options.stopwords.empty() || !options.stopwords.contains(options.mapped(options.comparison(), text))) kept.push_back(&text);
     Shape shape = x.shape();
-    // If no element is left, the result is one empty string.
+    // If all elements were removed, the result is one empty string.
     shape[shape.rank() - 1] = std::max<int64_t>(1, static_cast<int64_t>(kept.size()));
     Tensor y = c.allocate_output(0, shape);
     for (size_t i = 0; i < kept.size(); ++i) y.data<std::string>()[i] = options.mapped(options.action, *kept[i]);
@@ -81,24 +81,25 @@ void infer_normalizer(InferContext& c) {
   c.set_output(0, DType::string, std::move(shape));
 }
 
-// Counts the n-grams of a row's tokens.
+// Counts in each row of tokens how often the n-grams of the pool occur.
 template <typename Token>
 struct TfIdfVectorizer {
   int64_t rows, columns, width;
 
   struct Model : PackedState {
     kernels::NgramIndex<std::conditional_t<std::is_same_v<Token, std::string>, std::string, int64_t>> index;
-    std::vector<float> weights;    // weight of each n-gram; empty: all are 1
-    std::vector<int64_t> columns;  // column of each n-gram, if there are weights; empty: 0, 1, 2 …
-    bool shared = false;           // some n-grams share a column and are weighted separately, so the index returns positions in the pool
-    bool truncate = false;         // true: counts above 1 become 1
+    std::vector<float> weights;    // weight of each n-gram; empty if all are 1
+    std::vector<int64_t> columns;  // output column of each n-gram, if there are weights; empty: 0, 1, 2 …
+    bool shared = false;           // some n-grams share a column, so the index returns their positions in the pool
+    bool truncate = false;         // true: counts above 1 are stored as 1
     kernels::NgramWindow window;
   };
 
   static int64_t output_width(const Attributes& a) {
     const auto& columns = a.get_ints("ngram_indexes");
     if (columns.empty()) throw Error(ErrorCode::invalid_model, "ngram_indexes is empty");
-    // If rows are computed, this loop is in every run. Four independent maxima avoid that each step waits for the previous one.
+    // Four independent maxima avoid that each step waits for the previous one. The loop is in every run if the number of rows is known only
+    // then.
     std::array<int64_t, 4> widths{};
     int64_t signs = 0;
     for (size_t i = 0; i < columns.size(); ++i) {
@@ -133,7 +134,7 @@ struct TfIdfVectorizer {
     return model;
   }
 
-  // Returns the number that the index stores for each n-gram: its column, or its position in the pool.
+  // Returns the number that the index has for each n-gram: its output column, or its position in the pool if columns are shared.
   static std::vector<int64_t> place_weights(Model& model, const std::vector<int64_t>& columns) {
     if (model.weights.empty()) return columns;
     if (model.weights.size() != columns.size())
@@ -174,7 +175,7 @@ struct TfIdfVectorizer {
       }
     });
   }
-  // Counts and weights each n-gram, then adds it to its column.
+  // Counts each n-gram, multiplies the count by the n-gram's weight, and adds it to its column.
   void add_ngrams(const Model& model, const Token* row, float* sums) const {
     std::vector<float> counts(model.columns.size());
     model.index.count(row, columns, model.window, [&](int64_t ngram) { counts[static_cast<size_t>(ngram)] += 1; });
@@ -192,7 +193,7 @@ void infer_vectorizer(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {.flops = 100 * static_cast<double>(c.num_elements(0)), .bytes = 2 * c.size_bytes(0)}; }
 
-// The work is done once for each distance (skip) between the tokens of an n-gram.
+// The number of operations is proportional to the number of distances (skips) between the tokens of an n-gram.
 Cost vectorizer_cost(const ShapeContext& c) {
   const Shape& x = c.shape(0);
   const auto columns = static_cast<double>(x.rank() == 0 ? 1 : x.back());
