@@ -1,8 +1,9 @@
 // Implements means over the ranks of a data-parallel trainer (domain treadle). AllReduceBegin copies values, times this rank's weight, into
-// a bucket, which a thread of the trainer reduces while the run continues. AllReduceEnd waits, and returns the sums divided by the sum of
-// all weights. There are two nodes, because they work with every schedule, whereas a single operator that completes later would need
-// execution by readiness. AllReduceBegin outputs a number that orders nodes: the next AllReduceBegin, and all AllReduceEnd after the last
-// one, so that no node waits while there is work. Values after the first `sizes.size()` are not copied; they must only be computed before.
+// a bucket. A thread of the trainer sums the bucket over all ranks while the run continues. AllReduceEnd waits for it, and returns the sums
+// divided by the sum of all weights. Two nodes work with every schedule; a single operator that completes later would need an executor that
+// starts nodes when they are ready. The output of AllReduceBegin is a number that only orders nodes: the next AllReduceBegin, and every
+// AllReduceEnd after the last AllReduceBegin, so that no node waits while there is work. Values after the first `sizes.size()` are not
+// copied; they are inputs only so that they are computed before.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -23,9 +24,9 @@ namespace treadle::ops {
 namespace {
 
 constexpr int64_t kGrain = 16384;
-constexpr int kFirstValue = 2;  // inputs 0 and 1 are the previous bucket's number and the weight
+constexpr int kFirstValue = 2;  // inputs 0 and 1: the previous bucket's number, the weight
 
-// The bucket of a node, and the number of elements of each value.
+// The bucket that a node fills or reads, and the number of elements of each value in it.
 struct BucketState final : PackedState {
   explicit BucketState(const CreateContext& c)
       : exchange(Exchange::find(c.attributes().get_int("exchange"))),
@@ -90,11 +91,11 @@ struct Begin {
     const auto& state = c.packed<BucketState>();
     *c.out<int64_t>(0) = static_cast<int64_t>(state.bucket);
     auto* to = static_cast<Wire*>(state.exchange.open(state.bucket));
-    if (!to) return;  // nothing to do if the bucket is full already: under a memory limit, a run may compute a value twice
+    if (!to) return;  // filled before: under a memory limit, a run may compute a value twice
     const float weight = weighted ? *c.in<float>(1) : 1;
     for (int i = 0; i < num_values; ++i) {
       const int64_t count = state.sizes[static_cast<size_t>(i)];
-      if (weight == 0)  // this rank's mean is 0 / 0, and its NaN must not enter the sum
+      if (weight == 0)  // the mean is 0 / 0; its NaN must stay out of the sum
         std::memset(static_cast<void*>(to), 0, static_cast<size_t>(count) * sizeof(Wire));
       else
         scale(c.pool(), c.in<float>(kFirstValue + i), to, count, weight);
@@ -134,7 +135,7 @@ struct End {
   }
 };
 
-// The kernel outputs one number: this rank's share of the joint mean, which differs between ranks.
+// Share outputs one number: this rank's share of the mean over all ranks. It differs between ranks.
 struct ExchangeState final : PackedState {
   explicit ExchangeState(const CreateContext& c) : exchange(Exchange::find(c.attributes().get_int("exchange"))) {}
   Exchange& exchange;
@@ -150,7 +151,7 @@ struct Share {
 };
 
 void infer_end(InferContext& c) {
-  // The attribute `shapes` contains each output's rank, followed by its extents.
+  // The attribute `shapes` has, for each output, its rank followed by its extents.
   const std::vector<int64_t>& shapes = c.attributes().get_ints("shapes");
   size_t at = 0;
   for (int i = 0; i < c.num_outputs(); ++i) {

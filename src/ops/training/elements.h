@@ -1,4 +1,4 @@
-// Helpers for nodes that update values in place.
+// Helpers for optimizer nodes, which update values in place.
 #pragma once
 
 #include <cstdint>

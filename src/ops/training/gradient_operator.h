@@ -1,4 +1,4 @@
-// Declares ai.onnx.preview.training.Gradient, which autodiff/ implements by the operators' gradient rules.
+// Declares ai.onnx.preview.training.Gradient, which autodiff/ implements with the gradient rules of the operators.
 #pragma once
 
 #include "graph/op_def.h"

@@ -1,7 +1,7 @@
 // Implements Adagrad, Adam, Momentum (ai.onnx.preview.training, opset 1). Inputs: R (learning rate), T (update count), then all X, all G
-// (gradients) and the states; outputs: all new X and new states. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) have the
-// same form, with PyTorch's formulas. Lazy… (treadle) updates one X for which only some rows have a gradient, as GatherGradRows returns it:
-// other rows of X and of its state stay unchanged, without decay.
+// (gradients) and all states. Outputs: all new X and new states. AdamUpdate, RMSPropUpdate, LionUpdate and LambUpdate (treadle) have the
+// same form, with PyTorch's formulas. Lazy… (treadle) updates one X for which only some rows have a gradient, as GatherGradRows returns it.
+// The other rows of X and of its states stay unchanged, without decay.
 #include "ops/training/optimizers.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
 constexpr TypeSet kTypes = kUpdated;
 
-// kStates: the number of state tensors per X. Each X has 2 + kStates inputs and 1 + kStates outputs.
+// kStates is the number of state tensors per X. Each X has 2 + kStates inputs and 1 + kStates outputs.
 
 template <int kStates>
 void infer(InferContext& c) {
@@ -44,7 +44,7 @@ void infer(InferContext& c) {
   }
 }
 
-/// Splits the node into one per X, as each X is updated independently.
+/// Replaces a node for several X by one node for each, because they are updated independently.
 template <int kStates>
 void split_tensors(Graph& graph, NodeId id) {
   auto size = [](const std::vector<ValueId>& ids) { return static_cast<int>(ids.size()); };
@@ -72,7 +72,7 @@ void split_tensors(Graph& graph, NodeId id) {
 }
 
 struct Scalars {
-  bool wide_rate;  // true if R is float64
+  bool wide_rate;  // true: R is float64
   float norm_coefficient;
 
   static Scalars bind(BindContext& c) { return {c.dtype(0) == DType::float64, c.get_float("norm_coefficient", 0)}; }
@@ -81,7 +81,7 @@ struct Scalars {
 };
 
 /// Checks that all tensors have the dtype and shape of X, and that R and T have one element.
-/// @param lazy  G has only some rows of X; the last input holds their indices
+/// @param lazy  true: G has only some rows of X, and the last input has their indices
 void check_operands(const BindContext& c, bool lazy = false) {
   for (int i = 0; i < c.num_inputs(); ++i)
     if (!c.has_input(i)) throw Error(ErrorCode::invalid_argument, fmt::format("input {} is missing", i));
@@ -98,7 +98,7 @@ void check_operands(const BindContext& c, bool lazy = false) {
 struct Touched : UpdatedElements {
   static Touched bind(const BindContext& c, int num_states) { return {UpdatedElements::bind(c, num_states)}; }
 
-  /// Calls fn(i, gradient) for each touched element.
+  /// Calls fn(i, gradient) for each element of X that the update changes.
   template <typename T, typename Fn>
   void for_elements(RunContext& c, Fn&& fn) const {
     const T* g = c.in<T>(3);
@@ -119,7 +119,7 @@ struct Touched : UpdatedElements {
   }
 
  private:
-  // Copies untouched rows, unless the new values are in the memory of the old ones.
+  // Copies the rows that the update does not change, unless the output is in the memory of the old values.
   template <typename T>
   void keep_other_rows(RunContext& c) const {
     for (int k = 0; k <= num_states; ++k) {
@@ -209,7 +209,7 @@ struct Momentum {
   }
 };
 
-// Computes exponential means of gradients and of their squares, with bias correction for their start at 0.
+// The exponential means of gradients and of squared gradients, with bias correction because they start at 0.
 template <typename T>
 struct Moments {
   T a, b, mean_scale, squares_scale, tiny;
@@ -222,7 +222,7 @@ struct Moments {
   T step(T mean, T squares) const { return mean * mean_scale / (std::sqrt(squares) * squares_scale + tiny); }
 };
 
-/// Returns the number of this update, from 1. @throws Error(invalid_argument) if it is less
+/// Returns the number of this update, counted from 1. @throws Error(invalid_argument) if it is less than 1
 double checked_count(RunContext& c) {
   const double count = Scalars::count(c);
   if (!(count >= 1)) throw Error(ErrorCode::invalid_argument, fmt::format("T is {}; updates count from 1", count));
@@ -310,8 +310,8 @@ struct LionUpdate {
   }
 };
 
-// The optimizer LAMB: You et al. 2020, arXiv:1904.00962. It takes Adam's step plus decay, scaled to the norm of the parameter. Norms are
-// summed in a fixed order, so results do not depend on the threads.
+// The optimizer LAMB: You et al. 2020, arXiv:1904.00962. It scales Adam's step plus decay to the norm of the parameter. Norms are summed in
+// a fixed order, so the result does not depend on the number of threads.
 template <typename T>
 struct LambUpdate {
   int64_t n;
@@ -380,7 +380,7 @@ OpDef optimizer(std::string_view name, std::vector<AttributeDef> attributes, std
   return op;
 }
 
-/// The lazy form of an optimizer, for some rows of one X.
+/// Declares the lazy form of an optimizer, which updates only some rows of one X.
 template <int kStates>
 OpDef lazy_optimizer(std::string_view name, const OpDef& dense) {
   OpDef op{.name = name,

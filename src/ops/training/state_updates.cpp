@@ -1,7 +1,7 @@
-// Implements operators of the treadle domain that update a trainer's state. AccumulateGradient adds a share of a gradient to a sum,
-// AverageParameter moves an exponential average towards a parameter, Assign copies a computed value into a state. UnscaleGradient divides a
-// gradient by the loss's `scale`. With `report`, an infinite or NaN element ends the run before any update, and the trainer's report gets
-// the loss.
+// Implements operators of the treadle domain that update the state of a trainer. AccumulateGradient adds a gradient, times a factor, to a
+// sum. AverageParameter moves an exponential average toward a parameter. Assign copies a computed value into a state. UnscaleGradient
+// divides a gradient by the loss's `scale`. If `report` is set, an infinite or NaN element ends the run before any update, and the
+// trainer's report gets the loss.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -54,7 +54,7 @@ struct AverageParameter {
   }
 };
 
-// Copies a value that was computed elsewhere into the state.
+// Copies a computed value into a state.
 template <typename T>
 struct Assign {
   int64_t n;
@@ -72,7 +72,7 @@ struct Assign {
   }
 };
 
-// The trainer's report; null: there is none, and the gradient is returned unchanged.
+// The report of the trainer. Null if the node has none; then overflows are not reported.
 struct ReportState final : PackedState {
   explicit ReportState(const CreateContext& c) {
     if (const int64_t id = c.attributes().get_int("report"); id != 0) report = &OverflowReport::find(id);
@@ -92,7 +92,7 @@ struct UnscaleGradient {
     return {c.num_elements(0)};
   }
   void run(RunContext& c) const {
-    constexpr uint32_t kExponent = 0x7F800000U;  // if all exponent bits are set, the number is infinite or NaN
+    constexpr uint32_t kExponent = 0x7F800000U;  // exponent bits; all are set if a number is infinite or NaN
     const float scale = *c.in<float>(1), inverse = 1 / scale;
     const float* from = c.in<float>(0);
     float* to = c.out<float>(0);

@@ -1,4 +1,4 @@
-// Implements BlockedMatMul (treadle): y = A times constant weights of 4 or 8 bits, with a scale per block of the inner dimension. It
+// Implements BlockedMatMul (treadle): y = A times constant 4-bit or 8-bit weights, which have a scale per block of the inner dimension. It
 // replaces a MatMul of DequantizeLinear, and MatMulNBits.
 #include "ops/treadle/blocked_matmul.h"
 
@@ -41,7 +41,7 @@ struct PackedBlockedState final : PackedState {
 struct BlockedMatMul {
   kernels::BlockedShape shape;
   int64_t M;
-  bool bytes;  // true: activations are quantised to 8 bits
+  bool bytes;  // true: activations are quantized to 8 bits
   static constexpr uint32_t packs = 1U << kCodes | 1U << kScales | 1U << kZeros;
 
   static std::string declines(const CreateContext& c) {
@@ -59,7 +59,7 @@ struct BlockedMatMul {
     const int64_t k_step = g.inner_axis == 0 ? s.N : 1, n_step = g.inner_axis == 0 ? 1 : s.K;
     for (int64_t n = 0; n < s.N; ++n)
       for (int64_t k = 0; k < s.K; ++k) kernels::pack_blocked_code(s, k, n, code_at(codes, k * k_step + n * n_step), state->codes.data());
-    // Handles scales that are one number, one per column, [blocks, N] or [N, blocks].
+    // The scales may be a single number, one number per column, [blocks, N], or [N, blocks].
     const Tensor zeros = c.has_input(kZeros) ? c.constant(kZeros)->contiguous() : Tensor();
     const int64_t count = scales.num_elements(), blocks = s.blocks();
     auto place = [&](int64_t block, int64_t n) {
@@ -130,8 +130,8 @@ Cost blocked_matmul_cost(const ShapeContext& c) {
       c.size_bytes(kActivations) + c.size_bytes(kCodes) + c.size_bytes(kScales) + static_cast<double>(bits_of(c.dtype(0))) / 8 * outputs};
 }
 
-// 4-bit codes and blocks exist since opset 21. The file contains the exact product; it does not say that activations may be quantised to 8
-// bits.
+// ONNX has 4-bit codes and blocks since opset 21. The written nodes compute the exact product; that activations may be quantized to 8 bits
+// is not written.
 void write_blocked_matmul(FunctionBody& b) {
   const int64_t inner = b.attributes().get_int("axis", 0), block = b.attributes().get_int("block_size", 0);
   std::string weights = b.op("DequantizeLinear", {b.in(kCodes), b.in(kScales), b.in(kZeros)},
@@ -144,7 +144,7 @@ void write_blocked_matmul(FunctionBody& b) {
 
 std::vector<OpDef> blocked_matmul_ops() {
   constexpr TypeSet kCodeTypes{DType::int8, DType::uint8, DType::int4, DType::uint4},
-      kFloat{DType::float32, DType::float16, DType::bfloat16};  // the 16-bit types on devices only
+      kFloat{DType::float32, DType::float16, DType::bfloat16};  // the 16-bit types only on devices other than the CPU
   return {{.name = "BlockedMatMul",
            .domain = "treadle",
            .since = {1},

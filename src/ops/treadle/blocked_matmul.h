@@ -1,4 +1,4 @@
-// Describes the weights of BlockedMatMul for kernels of every device.
+// Describes the weights of BlockedMatMul. Kernels of all devices use this.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace treadle::ops {
 
 enum BlockedInput : int { kActivations, kCodes, kScales, kZeros };
 
-/// The weights of a BlockedMatMul, described by its operands and attributes.
+/// The layout of the weights of a BlockedMatMul, from its operands and attributes.
 struct BlockedGeometry {
   kernels::BlockedShape shape;
   int64_t inner_axis = 0;  ///< the axis of the codes over which the product sums

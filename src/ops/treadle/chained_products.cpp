@@ -1,5 +1,5 @@
-// Implements ChainedConv, ChainedMatMul, ChainedGemm (treadle): steps(product(inputs), operands). The product is rounded to its dtype
-// before the chain, so that the result is that of the separate nodes.
+// Implements ChainedConv, ChainedMatMul, ChainedGemm (treadle): a product followed by a chain of pointwise steps. The product is rounded to
+// its dtype before the chain, so that the result equals that of separate nodes.
 #include "ops/treadle/chained_products.h"
 
 #include <string>
@@ -17,7 +17,7 @@ const OpDef& product_of(const Node& node) { return *find_op("", std::string_view
 OpDef chained(std::string_view name, std::vector<Port> inputs, std::vector<AttributeDef> attributes) {
   std::vector<Alias> aliases;
   const int first = static_cast<int>(inputs.size());
-  // An operand with the result's shape may share the result's memory, because each element is read before it is overwritten.
+  // An operand with the shape of the result may share its memory, because each element is read before the result is written over it.
   for (int i = 0; i < 3; ++i) aliases.push_back(may_reuse(0, first + i));
   inputs.push_back({"operands", kFloats, "T", Presence::variadic});
   attributes.push_back({"steps"});

@@ -1,4 +1,4 @@
-// Implements Yield, at which a run stops, hands out the node's inputs and gets its outputs from the caller.
+// Implements Yield. At this node a run stops, gives the node's inputs to the caller, and gets the node's outputs from the caller.
 #include "graph/function_body.h"
 #include "graph/infer.h"
 #include "graph/op_def.h"
@@ -8,12 +8,12 @@
 namespace treadle::ops {
 namespace {
 
-// An output has the type of the input with the same index: a loss's gradient has the type of the model's output.
+// An output has the type of the input with the same index: the input is an output of the model, the output its gradient.
 void infer_yield(InferContext& c) {
   for (int i = 0; i < c.num_outputs() && i < c.num_inputs(); ++i) c.set_output(i, c.input(i));
 }
 
-// In a file, Yield becomes a node that passes its inputs through, since other runtimes do not stop there.
+// In a file, Yield becomes a node that passes on its inputs, since other runtimes cannot stop a run.
 void write_yield(FunctionBody& b) {
   for (size_t i = 0; i < b.num_outputs(); ++i) {
     if (i >= b.num_inputs())
@@ -25,7 +25,7 @@ void write_yield(FunctionBody& b) {
 }  // namespace
 
 std::vector<OpDef> treadle_domain_ops() {
-  // The executor handles Yield, so it has no kernel. Its result is unknown, so it is never folded or merged.
+  // The executor handles Yield, so it has no kernel. Its outputs are unknown before the run, so it is never folded or merged.
   return {{.name = "Yield",
            .domain = "treadle",
            .since = {1},

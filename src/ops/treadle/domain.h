@@ -1,4 +1,4 @@
-// The families of operators of the treadle domain, into which the optimiser fuses groups of ONNX's operators.
+// The families of operators of the treadle domain. The optimizer fuses groups of ONNX operators into them.
 #pragma once
 
 #include <vector>

@@ -1,7 +1,7 @@
-// Implements FusedAttention (treadle): y = softmax(scale Q K^T + mask) V, in float32, fused from the products, Transposes and Softmax that
-// exporters write. Each operand has a layout, so that Transposes around attention become strides:
-//   0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not for y): one part of [batch, length, parts, heads, size].
-//   A float32 mask is added. A boolean mask replaces scores by `masked_value` where it differs from `mask_keeps`.
+// Implements FusedAttention (treadle): y = softmax(scale Q K^T + mask) V in float32. It is fused from the products, Transposes and Softmax
+// that exporters write. Each operand has a layout, so that Transposes around the attention become strides:
+// 0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not for y): one part of [batch, length, parts, heads, size].
+// A float32 mask is added. A boolean mask replaces scores by `masked_value` where it differs from `mask_keeps`.
 #include "ops/treadle/fused_attention.h"
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ S heads_of(const S& shape, int64_t layout, int operand) {
 void infer(InferContext& c) {
   if (!c.has_rank(kQ) || !c.has_rank(kV)) return c.set_output_dtype(0, c.dtype(kQ));
   SymbolicShape q = attention_heads(c.shape(kQ), c.attributes(), kQ), v = attention_heads(c.shape(kV), c.attributes(), kV);
-  if (c.has_input(kMask) && c.has_rank(kMask) && c.rank(kMask) <= 4) {  // the mask may broadcast batch, heads and rows
+  if (c.has_input(kMask) && c.has_rank(kMask) && c.rank(kMask) <= 4) {  // the mask may broadcast the scores over batch, heads and rows
     const SymbolicShape& mask = c.shape(kMask);
     for (size_t i = 4 - mask.size(); i < 3; ++i) q[i] = broadcast(q[i], mask[mask.size() + i - 4]);
   }
@@ -94,7 +94,7 @@ struct FusedAttention {
   }
 };
 
-// Returns the operand transposed to [batch, heads, length, size].
+// Returns an operand, transposed from its layout to [batch, heads, length, size].
 std::string heads_first(FunctionBody& b, size_t i, std::string_view layout_name, std::string_view part_name) {
   const Attributes& attributes = b.attributes();
   const int64_t layout = attributes.get_int(layout_name);
@@ -103,8 +103,8 @@ std::string heads_first(FunctionBody& b, size_t i, std::string_view layout_name,
   return layout == 0 ? x : b.op("Transpose", {x}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
 }
 
-// Writes attention in ONNX's operators. If query heads share key heads, a Reshape of Q to [batch, kv_heads, shared, length, size] lets
-// MatMul broadcast K and V. The number of sharing heads may be known only in the run.
+// Writes attention as ONNX nodes. If query heads share key heads, a Reshape of Q to [batch, kv_heads, shared, length, size] lets MatMul
+// broadcast K and V. How many heads share a key head may be known only during the run.
 void write_fused_attention(FunctionBody& b) {
   const Attributes& attributes = b.attributes();
   const std::string q = heads_first(b, 0, "q_layout", "q_part"), k = heads_first(b, 1, "k_layout", "k_part"),
@@ -129,7 +129,7 @@ void write_fused_attention(FunctionBody& b) {
   } else if (b.has(3)) {
     scores = b.op("Add", {scores, b.in(3)});
   }
-  // Extents with which the mask may broadcast the scores.
+  // The mask may have broadcast the scores to larger extents.
   if (b.has(3)) batch = extent(scores, 0), heads = extent(scores, 1), length = extent(scores, 2);
   std::string p = b.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
   if (attributes.get_int("nan_to_zero") != 0) p = b.op("Where", {b.op("IsNaN", {p}), b.number(0), p});
@@ -160,7 +160,7 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first, bool may_stre
   check_equal(v.heads[1], k.heads[1], "heads of K and V"), check_equal(v.heads[2], k.heads[2], "lengths of K and V");
   check_equal(k.heads[3], q.heads[3], "head sizes of Q and K");
   p.batch = q.heads[0], p.q_heads = q.heads[1], p.kv_heads = k.heads[1];
-  if (!a.any()) return a;  // there is nothing to compute
+  if (!a.any()) return a;  // no heads: nothing to compute
   if (p.kv_heads < 1 || p.q_heads % p.kv_heads != 0)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} query heads cannot share {} heads of keys", p.q_heads, p.kv_heads));
   p.q_length = q.heads[2], p.kv_length = k.heads[2], p.head_size = q.heads[3], p.v_head_size = v.heads[3];
@@ -182,7 +182,8 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first, bool may_stre
   return a;
 }
 
-// Handles a mask that broadcasts the scores along an axis of extent 1. With stride 0, the same queries and keys are read again.
+// Handles a mask that is larger than the scores along an axis where these have the extent 1. The stride becomes 0, so that the same queries
+// and keys are read again for each index of the mask.
 void AttentionCall::stretch(int axis, int64_t extent) {
   AttentionParams& p = params;
   if (axis == 0) p.batch = extent, p.q.batch = p.k.batch = p.v.batch = 0;

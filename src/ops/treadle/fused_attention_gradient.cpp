@@ -1,4 +1,4 @@
-// Implements FusedAttentionGrad (treadle): gradients of FusedAttention's operands, each in its operand's layout. It recomputes the scores.
+// Implements FusedAttentionGrad (treadle): the gradients of FusedAttention, each in the layout of its operand. The scores are recomputed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,12 +14,13 @@ namespace treadle::ops {
 namespace {
 
 enum Input : int { kDY, kQ, kK, kV, kMask };
-/// Set if Q, K and V are parts 0, 1 and 2 of one input. Outputs are then its whole gradient and dScores, instead of dQ, dK, dV and dScores.
+/// Set if Q, K and V are parts 0, 1 and 2 of one input. The outputs are then the gradient of this input and dScores, not dQ, dK, dV,
+/// dScores.
 constexpr std::string_view kJoined = "joined";
 bool is_joined(const Attributes& attributes) { return attributes.get_int(kJoined) != 0; }
 int num_operands(bool joined) { return joined ? 1 : 3; }
 
-// Returns the layout of a gradient. The gradient of a part is a separate tensor, so layout 2 becomes 1.
+// Returns the layout of an operand's gradient. The gradient of a part is a tensor of its own, so layout 2 becomes 1.
 int64_t layout_of_gradient(const Attributes& attributes, int operand) {
   return std::min<int64_t>(attention_layout(attributes, operand), 1);
 }
@@ -74,7 +75,7 @@ struct FusedAttentionGrad : AttentionGradientCall {
   }
 };
 
-/// Returns true if Q, K and V are all parts of one value, in this order.
+/// Returns true if Q, K and V are parts 0, 1 and 2 of the same value.
 bool can_be_joined(const GradientContext& g) {
   const Attributes& attributes = g.attributes();
   if (g.input(0) != g.input(1) || g.input(0) != g.input(2)) return false;
@@ -84,7 +85,7 @@ bool can_be_joined(const GradientContext& g) {
   return type.has_rank() && type.rank() == 5 && (*type.shape)[2].is_const(3);
 }
 
-/// Pads the gradient of one part, [batch, length, heads, size], with zeros for the other parts.
+/// Pads the gradient of one part, [batch, length, heads, size], with zeros in place of the other parts.
 ValueId among_parts(GradientContext& g, ValueId part_gradient, int operand) {
   const SymbolicShape whole = *g.type(g.input(static_cast<size_t>(operand))).shape;
   if (!whole[2].is_const())
@@ -94,7 +95,7 @@ ValueId among_parts(GradientContext& g, ValueId part_gradient, int operand) {
   return g.op("Pad", {one, g.ints({part, whole[2].value() - 1 - part}), kNoValue, g.ints({2})});
 }
 
-// Checks that the parts cover the input exactly: otherwise bytes of its gradient would be written twice, never, or out of bounds.
+// Checks that the parts cover the input exactly. Otherwise, elements of its gradient would be written twice, never, or out of bounds.
 void check_parts(const BindContext& c) {
   for (int i = 0; i < 3; ++i)
     if (attention_layout(c.node().attributes, i) != 2 || c.get_int(kAttentionParts[i]) != i || !(c.shape(kQ + i) == c.shape(kQ)) ||

@@ -1,6 +1,6 @@
 // Implements FusedElementwise (treadle): a chain of pointwise operators with broadcasting inputs, computed in one pass over memory. The
-// attribute "steps" has a text for each operator, see ElementwiseStep. The host computes all steps in float32; truth values are 0 and 1.
-// Devices compute each step in the type of its operands, and support more types.
+// attribute "steps" has a text for each operator, see ElementwiseStep. The host computes all steps in float32, with 0 and 1 as truth
+// values. Devices compute each step in the type of its operands, and support more types.
 #include "ops/treadle/fused_elementwise.h"
 
 #include <fmt/format.h>
@@ -27,13 +27,13 @@ using kernels::kMaxChainInputs;
 using kernels::kMaxChainSlots;
 using kernels::Unary;
 
-/// Finds the operator of a step: "Add", or "domain:Type".
+/// Finds the operator that a step names, as "Add" or "domain:Type".
 const OpDef* operator_of(std::string_view step) {
   const size_t colon = step.find(':');
   return colon == std::string_view::npos ? find_op("", step) : find_op(step.substr(0, colon), step.substr(colon + 1));
 }
 
-/// Orders the steps for an interpreter with one accumulator, and assigns slots to values that are needed later.
+/// Orders the steps for an interpreter that has one accumulator. Values that are needed later are assigned slots of memory.
 class Compiler {
  public:
   Compiler(std::span<const std::string> texts, std::vector<DType> inputs, DType output) : num_inputs_(inputs.size()) {
@@ -74,20 +74,20 @@ class Compiler {
     slots_[value] = static_cast<uint8_t>(free - taken_.begin());
     add({ChainOp::keep, place(value)});
   }
-  // Called after a value is read. Frees its slot if nothing reads it later.
+  // Called after a step has read `value`. Frees its slot if no later step reads it.
   void release(size_t value) {
     if (--uses_[value] > 0 || value < num_inputs_ || !slots_[value]) return;
     taken_[*slots_[value]] = false;
     slots_[value].reset();
   }
-  // Computes the value, if necessary, and keeps it in a slot where a later step can read it.
+  // Computes the value, if this has not been done yet, and stores it in a slot, from which later steps can read it.
   void to_memory(size_t value) {
     if (in_memory(value)) return;
     emit(value);
     if (!in_memory(value)) keep(value);
   }
 
-  /// Computes the value into the accumulator.
+  /// Adds the steps that compute the value into the accumulator.
   void emit(size_t value) {
     if (in_memory(value)) return add({ChainOp::load, place(value)});
     const ElementwiseStep& step = steps_[value - num_inputs_];
@@ -125,7 +125,7 @@ class Compiler {
       release(condition), release(x), release(y);
       return;
     }
-    if (step.op_type == "QuantizeLinear") {  // the inputs of this step are x, scale and zero point
+    if (step.op_type == "QuantizeLinear") {  // the operands are x, scale and zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);
@@ -136,7 +136,7 @@ class Compiler {
       release(x), release(scale), release(zero);
       return;
     }
-    if (step.op_type == "DequantizeLinear") {  // the inputs of this step are x, scale and zero point
+    if (step.op_type == "DequantizeLinear") {  // the operands are x, scale and zero point
       expect(3);
       const size_t x = step.operands[0], scale = step.operands[1], zero = step.operands[2];
       to_memory(scale);
@@ -156,7 +156,7 @@ class Compiler {
       std::swap(x, y);
       reversed = true;
     }
-    to_memory(y);  // if x and y are the same step, this leaves x in a slot too
+    to_memory(y);  // if x and y are the same value, x is in the slot, too
     emit(x);
     add({reversed ? op.reversed : op.forward, place(y)});
     release(x), release(y);
@@ -164,8 +164,8 @@ class Compiler {
 
   size_t num_inputs_;
   std::vector<ElementwiseStep> steps_;
-  std::vector<int> uses_;                      // for each value, the number of steps that still read it
-  std::vector<std::optional<uint8_t>> slots_;  // for each value: its slot, if it has one
+  std::vector<int> uses_;                      // for each value, how many steps still have to read it
+  std::vector<std::optional<uint8_t>> slots_;  // for each value, the slot that it is stored in, if any
   std::vector<bool> taken_ = std::vector<bool>(kMaxChainSlots, false);
   ChainProgram program_;
 };
@@ -224,7 +224,7 @@ struct FusedElementwise {
   }
 };
 
-// Writes a step with ONNX's operators. Casts and quantisation need types, so they are not in the table of functions.
+// Writes a step as ONNX nodes. Casts and quantization are not in the table of functions, because they need types.
 std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::vector<std::string>& operands) {
   const std::string& op = step.op_type;
   if (op == "ToFloat") return b.op("Cast", operands, {{"to", static_cast<int64_t>(DType::float32)}});
@@ -235,7 +235,7 @@ std::string write_step(FunctionBody& b, const ElementwiseStep& step, const std::
     return b.function(*function, operands[0], step.attribute(function->a.name, function->a.otherwise),
                       step.attribute(function->b.name, function->b.otherwise));
   if (op == "DequantizeLinear" || op == "QuantizeLinear") {
-    // In a step, an absent zero point is the number 0.
+    // An absent zero point is represented by the number 0, which is cast to the dtype of the codes.
     const int64_t dtype = static_cast<int64_t>(step.attribute("low", 0) < 0 ? DType::int8 : DType::uint8);
     const std::string zero =
         op == "DequantizeLinear" ? b.op("CastLike", {operands[2], operands[0]}) : b.op("Cast", {operands[2]}, {{"to", dtype}});
@@ -250,7 +250,7 @@ int oldest_opset(const Node& node) {
     const std::string op_type = ElementwiseStep::parse(text).op_type;
     if (op_type == "ToFloat" || op_type == "ToBool") continue;
     opset = std::max(opset, op_type == "treadle:GeluSlope" ? 9 : function_opset(find_function(op_type)));
-    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // because it needs CastLike
+    if (op_type == "DequantizeLinear") opset = std::max(opset, 15);  // it is written with CastLike
   }
   return opset;
 }

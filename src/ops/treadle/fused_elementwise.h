@@ -1,4 +1,4 @@
-// Compiles the chain of pointwise operators in a FusedElementwise node.
+// Compiles the chain of pointwise operators of a FusedElementwise node to a program for the host's interpreter.
 #pragma once
 
 #include <span>
@@ -12,12 +12,12 @@
 
 namespace treadle::ops {
 
-/// Compiles the steps that OpDef::step returned. The last step's result is the chain's.
+/// Compiles the steps of a chain, as OpDef::step returns them. The result of the chain is that of the last step.
 /// @param inputs  dtypes of the node's inputs
-/// @throws Error(invalid_model) if the steps are no chain; Error(resource_exhausted) if it is too long for the interpreter
+/// @throws Error(invalid_model) if the steps are not a valid chain; Error(resource_exhausted) if it is too long for the interpreter
 kernels::ChainProgram compile_chain(std::span<const std::string> steps, std::vector<DType> inputs, DType output);
 
-/// Returns aliases: output 0 may reuse the memory of any operand of the chain, from input `first` on, or of input `beside`.
+/// Returns the permission that output 0 reuses the memory of an operand of the chain (input `first` and later ones) or of input `beside`.
 std::vector<Alias> over_chain_inputs(int first, int beside = -1);
 
 }  // namespace treadle::ops

@@ -1,5 +1,5 @@
-// Implements FusedMatMul (treadle): y = activation(A B + bias + residual) with constant weights B. MatMul and Gemm are fused into it with
-// the pointwise operators behind them, which are applied while a tile of the product is in registers or in L1.
+// Implements FusedMatMul (treadle): y = activation(A B + bias + residual), where the weights B are constant. It is fused from a MatMul or
+// Gemm and the pointwise operators after it, which are applied while a tile of the product is in registers or in L1.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ Cost cost(const ShapeContext& c) {
   return {2 * outputs * static_cast<double>(c.shape(kA).back()), c.size_bytes(kA) + c.size_bytes(kB) + 4 * outputs};
 }
 
-/// The extents and the epilogue, which all kernels bind.
+/// The extents and the epilogue (the pointwise operators after the product). All kernels of this file bind them.
 struct Plan {
   static constexpr uint32_t packs = 1U << kB;
   int64_t M, K, N, bias_step;
@@ -91,7 +91,7 @@ struct Weights {
   bool transposed;
   int64_t K, N, ldb;
 
-  /// @param bytewise  rows are copied as bytes, so they may be unaligned unless transposed
+  /// @param bytewise  true: rows are copied as bytes, so the weights may be unaligned unless they are transposed
   static Weights of(const CreateContext& c, bool bytewise = false) {
     const bool transposed = c.attributes().get_int("transB") != 0;
     Tensor tensor = (bytewise && !transposed ? c.stored(kB) : c.constant(kB))->contiguous();
@@ -104,8 +104,8 @@ Tensor large(DType dtype, int64_t count) {
   return Tensor(dtype, Shape{count}, allocate_large(static_cast<size_t>(count) * (bits_of(dtype) / 8)));
 }
 
-/// Packed forms of float32 weights: panels for vector instructions, and parts for AMX tiles. Each form is made when a product first needs
-/// it, which depends on the number of rows. The weights are freed with the first form, since other forms can be made from it.
+/// Packed forms of float32 weights: panels for vector instructions, and sums of bfloat16 parts for AMX tiles. A form is made when a product
+/// first needs it, which depends on the number of rows. The original weights are then freed, because other forms can be made from this one.
 class PackedWeights final : public PackedState {
  public:
   explicit PackedWeights(Weights weights) : K_(weights.K), N_(weights.N), weights_(std::move(weights)) {}
@@ -115,7 +115,7 @@ class PackedWeights final : public PackedState {
     if (!panels_.storage) make_panels();
     return panels_.view;
   }
-  /// Returns null if the weights exceed the range that split parts can represent (gemm_split.h).
+  /// Returns the bfloat16 parts; null if a weight is outside the range that they can represent (gemm_split.h).
   const kernels::SplitB* parts_for(const kernels::GemmShape& shape) const {
     std::lock_guard lock(mutex_);
     if (!parts_.defined()) make_parts(shape);
@@ -136,7 +136,7 @@ class PackedWeights final : public PackedState {
     }
     return blocks;
   }
-  /// Returns null if the blocks have other extents.
+  /// Restores the state from blocks of a compiled file. Returns null if the blocks do not have the extents K and N.
   static std::unique_ptr<PackedState> restore(std::span<const PackedPart> blocks, int64_t K, int64_t N) {
     auto state = std::make_unique<PackedWeights>(Weights{{}, false, K, N, N});
     state->weights_.reset();
@@ -174,7 +174,7 @@ class PackedWeights final : public PackedState {
     parts_ = fits ? std::move(made) : Tensor(DType::uint16, Shape{0});
     if (fits) weights_.reset();
   }
-  // Returns the original weights, restored from a packed form if they were freed.
+  // Returns the original weights. If they were freed, they are restored from a packed form.
   Weights weights() const {
     if (weights_) return *weights_;
     Weights w{Tensor(DType::float32, Shape{K_, N_}), false, K_, N_, N_};
@@ -189,13 +189,13 @@ class PackedWeights final : public PackedState {
   mutable std::mutex mutex_;
   mutable std::optional<Weights> weights_;
   mutable kernels::OwnedPackedB<float> panels_;
-  mutable Tensor parts_;  // the weights as sums of bfloat16 parts, packed; no elements if some weight is too large for that
+  mutable Tensor parts_;  // packed bfloat16 parts; no elements if a weight is too large
   mutable kernels::SplitB split_;
 };
 
 struct FusedMatMul : Plan {
   const kernels::PackedB<float>* panels = nullptr;
-  const kernels::SplitB* parts = nullptr;  // if not null, used instead of panels
+  const kernels::SplitB* parts = nullptr;  // if not null, used instead of `panels`
   int max_threads = 1;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) {
@@ -228,7 +228,7 @@ struct FusedMatMul : Plan {
   }
 };
 
-/// The extents K and N of B.
+/// The extents of B, a K x N matrix.
 struct Extents {
   int64_t K, N;
   static Extents of(const CreateContext& c) {
@@ -341,7 +341,7 @@ std::vector<OpDef> fused_matmul_ops() {
                           {kPrecision, std::string_view("")}},
            .infer = infer,
            .cost = cost,
-           // Each element of the residual is read before the result is written to the same place.
+           // The output may share the memory of the residual: each element is read before the result is written over it.
            .alias = {may_reuse(0, kResidual)},
            .kernels = {kernel<FusedMatMulBf16>("packed in 16 bits", DType::float32), kernel<FusedMatMulInt8>("packed int8", DType::float32),
                        kernel<FusedMatMul>("packed", DType::float32)},

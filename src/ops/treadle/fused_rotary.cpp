@@ -1,7 +1,7 @@
-// Implements FusedRotary (treadle): y = x * cos + rotated(x) * sin in float32, which is rotary position embedding as exporters write it.
-// Transposes around it become strides: X and Y are [batch, heads, length, size] or, in layout 1, [batch, length, heads, size]; cos and sin
-// broadcast to [batch, heads, length, size]. rotated(x) is (-second half, first half) of the features, or (-x1, x0, -x3, x2, ...) if
-// `interleaved`.
+// Implements FusedRotary (treadle): y = x * cos + rotated(x) * sin in float32, the rotary position embedding that exporters write as
+// several nodes. Transposes around it become strides: X and Y are [batch, heads, length, size] or, in layout 1, [batch, length, heads,
+// size]. cos and sin broadcast to [batch, heads, length, size]. rotated(x) is (-second half, first half) of the features, or (-x1, x0, -x3,
+// x2, ...) if `interleaved`.
 #include "ops/treadle/fused_rotary.h"
 
 #include <fmt/format.h>
@@ -63,7 +63,7 @@ void write_fused_rotary(FunctionBody& b) {
   if (attributes.get_int("x_layout") != 0) x = b.op("Transpose", {x}, {{"perm", turn}});
   const std::string pairs =
       b.op("Reshape", {x, b.ints(interleaved ? std::vector<int64_t>{0, 0, 0, -1, 2} : std::vector<int64_t>{0, 0, 0, 2, -1})});
-  auto feature = [&](int64_t which) {  // selects a feature of all pairs; keeps the axis that it indexes
+  auto feature = [&](int64_t which) {  // feature 0 or 1 of all pairs; the indexed axis stays
     return b.op("Gather", {pairs, b.ints({which})}, {{"axis", int64_t{interleaved ? 4 : 3}}});
   };
   const std::string turned = b.op("Concat", {b.op("Neg", {feature(1)}), feature(0)}, {{"axis", int64_t{interleaved ? 4 : 3}}});

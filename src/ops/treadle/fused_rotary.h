@@ -1,4 +1,4 @@
-// The call that a FusedRotary node describes, for kernels of every device.
+// Derives the numbers with which all devices compute FusedRotary nodes.
 #pragma once
 
 #include "graph/kernel.h"
@@ -6,7 +6,7 @@
 
 namespace treadle::ops {
 
-/// @throws Error(invalid_argument) if the operands' shapes do not fit together
+/// @throws Error(invalid_argument) if the shapes of the operands are inconsistent
 kernels::RotaryParams bind_fused_rotary(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -1,5 +1,5 @@
-// Implements convolutions of the treadle domain with channels last, X[N, spatial..., C], in float32. The layout pass makes them of Conv and
-// ConvTranspose. Weights stay in ONNX's order; kernels pack them.
+// Implements convolutions of the treadle domain on images with channels last, X[N, spatial..., C], in float32. The layout pass replaces
+// Conv and ConvTranspose by them. Weights stay in ONNX's order; the kernels pack them.
 #include "kernels/conv/nhwc.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ using kernels::NhwcMethod;
 
 constexpr TypeSet kFloat32{DType::float32};
 
-/// Returns true if a NhwcConv reads X with channels first, [N, C, spatial...], as ONNX does.
+/// Returns true if a NhwcConv reads its image X with channels first, [N, C, spatial...], as ONNX's Conv does.
 bool reads_planes(const Attributes& attributes) { return attributes.get_int("planes", 0) != 0; }
 
 void infer_conv(InferContext& c) {
@@ -46,7 +46,7 @@ void infer_conv(InferContext& c) {
   c.set_output(0, DType::float32, std::move(out));
 }
 
-/// Returns the attributes of the first convolution of a NhwcConvDepthwise, which have the prefix "inner_".
+/// A NhwcConvDepthwise is two convolutions. Returns the attributes of the first one, which have the prefix "inner_".
 Attributes attributes_of_first(const Attributes& attributes) {
   Attributes first;
   for (const char* name : {"dilations", "pads", "strides"}) first.set(name, attributes.get_ints(fmt::format("inner_{}", name)));
@@ -106,13 +106,13 @@ struct ConstantWeights {
   static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<NhwcPacked>(c.stored(1)->contiguous()); }
 };
 
-// Restores packed weights. The sizes of packed forms depend only on the weights, not on the image.
+// Restores packed weights from a compiled file. The sizes of packed forms depend on the weights only, not on the image.
 std::unique_ptr<PackedState> restore_conv(const Shape& w, int64_t group, std::span<const PackedPart> parts) {
   if (w.rank() < 3 || w.rank() > 4 || group < 1 || w[0] % group != 0) return nullptr;
   ConvParams p;
   p.group = group, p.M = w[0], p.C = checked_mul(w[1], group);
   for (int i = 2; i < w.rank(); ++i) p.window.kernel[i - 1] = w[i];
-  // Only depthwise convolutions have a depthwise form.
+  // The depthwise form exists only for depthwise convolutions.
   const bool depthwise = p.group == p.C && p.group == p.M;
   auto size_of = [&](NhwcMethod method) {
     return method == NhwcMethod::depthwise && !depthwise ? int64_t{-1} : kernels::nhwc_packed_size(p, method);
@@ -125,7 +125,7 @@ struct Convolution : ConstantWeights {
   ConvEpilogue epilogue;
   NhwcMethod method;
   const float *weights = nullptr, *packed = nullptr;
-  const uint32_t* packed_bf16 = nullptr;  // if not null, used instead of both
+  const uint32_t* packed_bf16 = nullptr;  // if not null, used instead of the other two
   kernels::Bf16Form form = kernels::Bf16Form::one;
   int max_threads;
 
@@ -164,7 +164,7 @@ struct NhwcConv : Convolution {
   static NhwcConv bind(BindContext& c) { return {Convolution::bind(c)}; }
 };
 
-// Not restored from compiled files: its bfloat16 weights cannot replace the original ones there.
+// This kernel is not restored from compiled files, where its bfloat16 weights could not replace the original ones.
 struct NhwcConvBf16 : Convolution {
   static std::string declines(const CreateContext& c) {
     return bf16_form(c.attributes()) ? ConstantWeights::declines(c) : "its precision is not bfloat16";
@@ -240,7 +240,7 @@ struct NhwcConvDepthwise {
     const auto [first, second] = weight_params(c);
     return std::make_unique<NhwcPackedPair>(pack(1, first, NhwcMethod::direct), pack(3, second, NhwcMethod::depthwise));
   }
-  // Returns the parameters of both convolutions on which packed weights depend.
+  // Returns the parameters of both convolutions, as far as the packed weights depend on them.
   static std::pair<ConvParams, ConvParams> weight_params(const CreateContext& c) {
     const Shape &w = c.stored(1)->shape(), &d = c.stored(3)->shape();
     ConvParams first{.N = 1, .C = w[1], .M = w[0]}, second{.N = 1, .C = d[0], .M = d[0], .group = d[0]};

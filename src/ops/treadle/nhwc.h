@@ -23,7 +23,7 @@ inline void check_image_rank(const InferContext& c, int input) {
     throw Error(ErrorCode::invalid_argument, "the image has a batch, one or two spatial axes, and channels");
 }
 
-/// Checks channels against weights in ONNX's order, [filters, channels per group, spatial...].
+/// Checks the channels against weights in ONNX's order, [filters, channels per group, spatial...].
 inline void check_groups(const InferContext& c, const Dim& channels, const SymbolicShape& w) {
   const int64_t group = c.get_int("group", 1);
   if (w[0].is_const() && w[0].value() % group != 0)
@@ -52,9 +52,9 @@ inline kernels::ConvChoice choice_of(const Attributes& attributes) {
   return choice;
 }
 
-/// Returns the parameters of a NhwcConv, except its method. @throws Error(invalid_argument) if operands do not fit together.
+/// Returns the parameters of a NhwcConv, without the choice of a method. @throws Error(invalid_argument) if operands are inconsistent.
 kernels::ConvParams bind_nhwc_conv(const BindContext& c);
-/// Returns NhwcConv's kernel for weights that are computed or trained.
+/// Returns the kernel of NhwcConv for weights that are not constant: computed or trained ones.
 KernelDef nhwc_conv_of_computed_weights();
 
 }  // namespace treadle::ops

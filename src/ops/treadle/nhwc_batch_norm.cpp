@@ -1,5 +1,6 @@
-// Implements BatchNormalization in training with channels last, X[N, spatial..., C] in float32. Pointwise operators normalise with the
-// statistics of NhwcBatchStatistics. NhwcBatchNormalizationGrad applies the gradient of an activation while it reads dY.
+// Implements training of BatchNormalization with channels last, X[N, spatial..., C], in float32. NhwcBatchStatistics computes the
+// statistics, with which pointwise operators normalize. NhwcBatchNormalizationGrad also applies the gradient of an activation, while it
+// reads dY.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,14 +18,14 @@ namespace treadle::ops {
 namespace {
 
 constexpr TypeSet kTrainedType{DType::float32}, kChainTypes{DType::float32, DType::boolean, DType::uint8, DType::int8, DType::int32};
-constexpr int kFirst = 4;  // index of the first operand of the gradient's chain
+constexpr int kFirst = 4;  // index of the first operand of the chain that computes dY
 
 void infer_batch_statistics(InferContext& c) {
   check_image_rank(c, 0);
   for (int i = 0; i < 5; ++i) c.set_output(i, c.input(1));
 }
 
-// Computes the statistics of a batch. Pointwise operators compute (X - mean) * factor + B.
+// Computes the statistics of the batch. Pointwise operators then normalize: (X - mean) * factor + B.
 struct NhwcBatchStatistics {
   int64_t rows, C;
   float epsilon, momentum;
@@ -47,7 +48,7 @@ struct NhwcBatchStatistics {
       inverse[i] = static_cast<float>(1 / deviation);
       factor[i] = c.in<float>(1)[i] * inverse[i];
     }
-    for (int i : {0, 1}) {  // an output may be in the memory of the old statistics
+    for (int i : {0, 1}) {  // the output may share memory with the old statistics
       if (float* running = c.out<float>(i)) {
         const float *before = c.in<float>(i + 2), *batch = i == 0 ? mean : variance;
         const float count = static_cast<float>(rows), take = i == 1 && unbiased ? (1 - momentum) * count / (count - 1) : 1 - momentum;
@@ -63,14 +64,14 @@ void infer_batch_norm_gradient(InferContext& c) {
   c.set_output(2, c.input(1));
 }
 
-/// The chain that computes dY from the operands, for instance the gradient of an activation. Empty if dY is an operand.
+/// The chain of pointwise steps that computes dY from operands, such as the gradient of an activation. Empty if an operand itself is dY.
 struct GradientChain final : PackedState {
   kernels::ChainProgram program;
-  kernels::BatchNormGate gate;               // used instead of the chain if the chain only passes gradients or blocks them
-  int factor = 0, bias = 0, gated = kFirst;  // indices of the gate's operands
+  kernels::BatchNormGate gate;               // replaces a chain that only passes or blocks the gradient
+  int factor = 0, bias = 0, gated = kFirst;  // indices of the operands of the gate
 };
 
-/// Detects chains that only pass dY where a Relu or Clip after the normalisation is not saturated.
+/// Recognizes chains that set dY to 0 where a Relu or Clip after the normalization is saturated, and do nothing else.
 class GateFinder {
  public:
   GateFinder(const CreateContext& c, GradientChain& chain) : c_(c), chain_(chain) {
@@ -82,7 +83,7 @@ class GateFinder {
     if (last.op_type != "Where") return false;
     const ElementwiseStep* condition = step(last.operands[0]);
     if (!condition) return false;
-    if (condition->op_type == "Greater") {  // because Relu passes values above 0
+    if (condition->op_type == "Greater") {  // a Relu passes values above 0
       const ElementwiseStep* relu = step(condition->operands[0]);
       return relu && relu->op_type == "Relu" && number(condition->operands[1]) == 0.0F && is_gradient(last.operands[1]) &&
              number(last.operands[2]) == 0.0F && is_normalized(relu->operands[0]) && gate(kernels::BatchNormGate::Passes::above, 0, 0);
@@ -118,7 +119,7 @@ class GateFinder {
     return !step(operand) && c_.type(as).dtype == DType::float32 && c_.type(as).has_rank() && c_.type(1).has_rank() &&
            *c_.type(as).shape == *c_.type(1).shape;
   }
-  /// Returns true for (X - mean) * factor + bias with the node's own X and mean.
+  /// Returns true if the operand is (X - mean) * factor + bias, where X and mean are operands of the node.
   bool is_normalized(size_t operand) {
     const ElementwiseStep* sum = step(operand);
     const ElementwiseStep* product = sum && sum->op_type == "Add" ? step(sum->operands[0]) : nullptr;

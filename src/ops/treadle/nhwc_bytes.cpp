@@ -1,5 +1,5 @@
-// Implements 8-bit operators of the treadle domain with channels last, X[N, spatial..., C]. The layout pass makes them of QLinearConv,
-// ConvInteger and MaxPool. ByteTable is a function of one byte. Weights stay in ONNX's order; kernels pack them.
+// Implements 8-bit operators of the treadle domain on images with channels last, X[N, spatial..., C]. The layout pass replaces QLinearConv,
+// ConvInteger and MaxPool by them. ByteTable applies a function of one byte. Weights stay in ONNX's order; the kernels pack them.
 #include "kernels/conv/nhwc_bytes.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace treadle::ops {
 namespace {
 
 constexpr TypeSet kBytes{DType::int8, DType::uint8}, kFloat32{DType::float32};
-// Dtypes of the attribute `dtype`; undefined means the operands' dtype.
+// Allowed values of the attribute `dtype`. undefined means the dtype of the operands.
 constexpr TypeSet kBytesOrNone{DType::undefined, DType::int8, DType::uint8};
 
 DType result_type(const InferContext& c, DType otherwise) {
@@ -30,7 +30,7 @@ DType result_type(const InferContext& c, DType otherwise) {
   return asked == 0 ? otherwise : static_cast<DType>(asked);
 }
 
-/// @param weights  index of the input with the weights
+/// Infers the extents of the output. @param weights  index of the input with the weights
 SymbolicShape infer_extents(InferContext& c, int weights) {
   for (int i : {0, weights})
     if (!c.has_rank(i) || c.rank(i) < 3 || c.rank(i) > 4)
@@ -58,7 +58,7 @@ int32_t byte_at(const void* data, bool is_signed) {
   return is_signed ? int32_t{*static_cast<const int8_t*>(data)} : int32_t{*static_cast<const uint8_t*>(data)};
 }
 
-/// Packs weights, for both convolutions.
+/// Packs the weights, for both convolutions of this file.
 template <int kWeights>
 struct ByteWeights {
   static constexpr uint32_t packs = 1U << kWeights;
@@ -100,7 +100,7 @@ struct ByteWeights {
   }
 };
 
-// Computes QLinearConv with an optional table that maps the result's bytes to bytes of dtype `dtype`.
+// Computes QLinearConv. An optional table then maps each byte of the result to a byte of the dtype `dtype`.
 struct NhwcQLinearConv : ByteWeights<3> {
   kernels::ConvParams params;
   bool x_signed, y_signed, scale_per_filter;
@@ -137,7 +137,7 @@ struct NhwcQLinearConv : ByteWeights<3> {
   }
 };
 
-// Computes ConvInteger, with the same operands.
+// Computes ConvInteger. It has the same operands as ONNX's operator.
 struct NhwcConvInteger : ByteWeights<1> {
   kernels::ConvParams params;
   bool x_signed;
@@ -169,7 +169,7 @@ void infer_table(InferContext& c) {
   c.set_output(0, std::move(type));
 }
 
-// Computes y[i] = table[x[i]]; the byte's bits are the index.
+// Computes y[i] = table[x[i]], where the bits of the byte x[i] are the index.
 struct ByteTable {
   int64_t count;
 

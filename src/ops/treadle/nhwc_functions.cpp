@@ -1,4 +1,4 @@
-// Writes operators with channels last into files: ONNX's operators between two Transposes.
+// Writes operators with channels last as ONNX operators between two Transposes, for files.
 #include "ops/treadle/nhwc_functions.h"
 
 #include "graph/function_body.h"
@@ -44,7 +44,7 @@ void write_nhwc_conv(FunctionBody& b) {
   b.give(0, write_activation(b, y));
 }
 
-// The layout pass makes this operator only for windows that do not overlap, so strides equal the window's extents.
+// The layout pass creates this operator only for windows that do not overlap, so the strides equal the extents of the window.
 void write_nhwc_conv_transpose(FunctionBody& b) {
   const Shape kernel = b.shape(1);
   std::vector<int64_t> strides(kernel.begin() + 2, kernel.end());
@@ -54,7 +54,7 @@ void write_nhwc_conv_transpose(FunctionBody& b) {
 
 void write_nhwc_max_pool(FunctionBody& b) { write_nhwc_pool(b, "MaxPool"); }
 void write_nhwc_average_pool(FunctionBody& b) { write_nhwc_pool(b, "AveragePool"); }
-// Returns 19 for a pool with dilations, an attribute that AveragePool has since that opset; otherwise 1.
+// Returns the opset that a pool needs: 19 if it has dilations, which AveragePool has since then; otherwise 1.
 int average_pool_opset(const Node& node) {
   const std::vector<int64_t>& dilations = node.attributes.get_ints("dilations");
   return dilations.empty() ? 1 : 19;

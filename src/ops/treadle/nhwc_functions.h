@@ -1,4 +1,4 @@
-// Implements OpDef::write_function and OpDef::function_opset of operators with channels last.
+// Implements OpDef::write_function and OpDef::function_opset for operators with channels last.
 #pragma once
 
 namespace treadle {

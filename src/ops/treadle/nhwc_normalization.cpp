@@ -1,5 +1,5 @@
-// Implements NhwcGroupNormalization (treadle): InstanceNormalization and GroupNormalization with channels last, X[N, spatial..., C] in
-// float32, optionally with a Relu. num_groups = 0: each channel is a group.
+// Implements NhwcGroupNormalization (treadle): InstanceNormalization and GroupNormalization with channels last, X[N, spatial..., C], in
+// float32, optionally with a Relu. num_groups = 0 means that each channel is a group.
 #include <fmt/format.h>
 
 #include <limits>

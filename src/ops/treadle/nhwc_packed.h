@@ -1,4 +1,4 @@
-// The packed constant weights of convolutions with channels last.
+// The packed constant weights of convolutions on images with channels last.
 #pragma once
 
 #include <memory>
@@ -17,19 +17,19 @@
 
 namespace treadle::ops {
 
-/// Packed forms of a node's weights. Each form is made when an image first needs it, which depends on the image's extents. The original
-/// weights are freed as soon as a packed form can restore them.
+/// Packed forms of a node's weights. A form is made when an image first needs it, which depends on the image's extents. The original
+/// weights are freed as soon as they can be restored from a packed form.
 class NhwcPacked final : public PackedState {
  public:
-  /// @param weights  may be unaligned
+  /// @param weights  the original weights, which may be unaligned
   explicit NhwcPacked(Tensor weights) : weights_(std::move(weights)) {}
 
-  /// The only form of a transposed convolution. Other convolutions have one form per method.
+  /// The only form that a transposed convolution has. Other convolutions have one form per method.
   static constexpr auto kTransposed = kernels::NhwcMethod{0};
 
   struct Form {
     const float* packed;
-    const float* weights;  ///< unpacked weights, for Winograd's method only, perhaps unaligned; else null
+    const float* weights;  ///< only for Winograd's method: the original weights, maybe unaligned; else null
   };
   Form conv(const kernels::ConvParams& p, kernels::NhwcMethod method) const {
     std::lock_guard lock(mutex_);
@@ -53,7 +53,7 @@ class NhwcPacked final : public PackedState {
       bf16_ = room(kernels::nhwc_bf16_packed_size(p, form));
       kernels::nhwc_bf16_pack(p, form, reinterpret_cast<const float*>(weights_.raw()), reinterpret_cast<uint32_t*>(bf16_.data<float>()));
       drop_mapped_pages(weights_.raw(), weights_.size_bytes());
-      // With bfloat16x3, an image of other extents may need the weights for Winograd's method.
+      // With bfloat16x3, an image of other extents may be computed by Winograd's method, which needs the original weights.
       if (form != kernels::Bf16Form::three || kernels::nhwc_methods(p).size() == 1) weights_ = Tensor();
     }
     return reinterpret_cast<const uint32_t*>(bf16_.data<float>());
@@ -71,7 +71,7 @@ class NhwcPacked final : public PackedState {
     }
     return form.data<float>();
   }
-  /// Omits the bfloat16 form, because kernels that use it are not restored from files.
+  /// Returns the forms to write to a compiled file. The bfloat16 form is omitted, because kernels that use it are not restored from files.
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
     std::vector<PackedPart> parts;
@@ -80,8 +80,9 @@ class NhwcPacked final : public PackedState {
       if (forms_[method].defined()) parts.push_back({method, forms_[method]});
     return parts;
   }
-  /// @param shape    shape of the weights
-  /// @param size_of  returns the number of floats of a method's form; -1 if it has none
+  /// Restores the forms from a compiled file.
+  /// @param shape    shape of the original weights
+  /// @param size_of  returns the number of floats of a method's form; -1 if the convolution does not have this form
   template <typename SizeOf>
   static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, const Shape& shape, SizeOf size_of) {
     auto state = std::make_unique<NhwcPacked>(Tensor());
@@ -95,7 +96,7 @@ class NhwcPacked final : public PackedState {
       else
         return nullptr;
     }
-    // There must be at least one form from which all others can be made.
+    // All forms must be available: there must be the original weights, or a form from which they can be restored.
     const bool whole = state->weights_.defined() || state->forms_[static_cast<size_t>(kernels::NhwcMethod::direct)].defined() ||
                        state->forms_[static_cast<size_t>(kernels::NhwcMethod::depthwise)].defined();
     return whole ? std::move(state) : nullptr;
@@ -121,7 +122,7 @@ class NhwcPacked final : public PackedState {
   static Tensor room(int64_t size) {
     return Tensor(DType::float32, Shape{size}, allocate_large(static_cast<size_t>(size) * sizeof(float)));
   }
-  // Restores a convolution's weights if they were freed.
+  // Restores the original weights of a convolution if they were freed.
   void restore(const kernels::ConvParams& p) const {
     if (weights_.defined()) return;
     const kernels::NhwcMethod from =
@@ -134,10 +135,10 @@ class NhwcPacked final : public PackedState {
   mutable Tensor weights_;
   mutable std::mutex mutex_;
   mutable Tensor forms_[kernels::kNhwcMethods];
-  mutable Tensor bf16_;  // 32-bit words, each with two bfloat16 numbers
+  mutable Tensor bf16_;  // 32-bit words with two bfloat16 numbers each
 };
 
-/// The weights of two convolutions. They are packed when created, because their form does not depend on the image.
+/// The weights of two consecutive convolutions. They are packed when the session is created, since their form does not depend on the image.
 class NhwcPackedPair final : public PackedState {
  public:
   NhwcPackedPair(Tensor first, Tensor depthwise) : first_(std::move(first)), depthwise_(std::move(depthwise)) {}

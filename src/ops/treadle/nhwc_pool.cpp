@@ -1,5 +1,5 @@
-// Implements pools and per-channel scaling of the treadle domain with channels last, X[N, spatial..., C] in float32. The layout pass makes
-// them of MaxPool, AveragePool, GlobalAveragePool and BatchNormalization.
+// Implements pools and per-channel scaling of the treadle domain with channels last, X[N, spatial..., C], in float32. The layout pass
+// replaces MaxPool, AveragePool, GlobalAveragePool and BatchNormalization by them.
 #include <limits>
 
 #include "kernels/conv/pool_nhwc.h"
@@ -69,7 +69,7 @@ struct NhwcGlobalAveragePool {
   }
 };
 
-// Computes y = x * scale + shift, with one element per channel; then Relu if `relu` is set.
+// Computes y = x * scale + shift, with one scale and one shift per channel, followed by a Relu if `relu` is set.
 struct NhwcAffine {
   static constexpr uint32_t strided_inputs = 1, strided_outputs = 1;
   int64_t rows, C;

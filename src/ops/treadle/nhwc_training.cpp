@@ -1,6 +1,6 @@
-// Implements training with channels last, X[N, spatial..., C] in float32: NhwcConv with trained weights, NhwcConvGradInput,
-// NhwcConvGradWeights and NhwcMaxPoolGrad, which the layout pass makes in training graphs. Weights, their gradients, and shapes given as
-// operands stay in ONNX's order.
+// Implements training with channels last, X[N, spatial..., C], in float32. In training graphs, the layout pass creates NhwcConv with
+// trained weights, NhwcConvGradInput, NhwcConvGradWeights and NhwcMaxPoolGrad. Weights, their gradients, and shapes that are operands stay
+// in ONNX's order.
 #include <algorithm>
 
 #include "kernels/conv/conv_gradient_nhwc.h"
@@ -43,7 +43,7 @@ struct NhwcConvComputed {
   }
 };
 
-// Infers the output's shape from input 2, which contains it in ONNX's order.
+// Infers the shape of the output, which is the contents of input 2, in ONNX's order of axes.
 void infer_image_of_shape(InferContext& c) {
   c.set_output_dtype(0, DType::float32);
   const auto shape = c.known(2);
@@ -58,7 +58,7 @@ void infer_weights_of_shape(InferContext& c) {
   if (const auto shape = c.known(2)) c.set_output(0, DType::float32, SymbolicShape(shape->begin(), shape->end()));
 }
 
-/// Returns the parameters. @throws Error(invalid_argument) if the shapes do not fit a convolution with these attributes
+/// Returns the parameters of the convolution. @throws Error(invalid_argument) if the shapes are inconsistent with its attributes
 ConvParams bind_gradient(const BindContext& c, const Shape& x, const Shape& w, const Shape& y) {
   if (x.rank() != y.rank() || x.rank() != w.rank() || x.rank() < 3 || x.rank() > 4)
     throw Error(ErrorCode::invalid_argument,

@@ -1,4 +1,4 @@
-// Nodes that only devices with their own kernels compute.
+// Nodes that only devices with kernels of their own can compute.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,8 +8,8 @@
 
 namespace treadle::ops {
 
-/// The host's kernel of such a node. On the device, the device's kernel replaces it. It refuses to run: the host would execute it if a
-/// model compiled for a device were run in a session on the host.
+/// The host's kernel of such a node, which on a device is replaced by the device's kernel. It only reports an error: the host would use it
+/// if a model that was compiled for a device is run in a session on the host.
 struct OnDevicesOnly {
   static OnDevicesOnly bind(BindContext& c) {
     throw Error(ErrorCode::not_implemented, fmt::format("only a device that has {} for these types computes it", c.node().op_type));

@@ -1,5 +1,5 @@
-// Implements RoundedMatMul and RoundedGemm (treadle): MatMul and Gemm of two computed matrices, which the run rounds to bfloat16 or
-// float16. Sums and the addend stay float32. Training uses them if a precision below float32 is requested.
+// Implements RoundedMatMul and RoundedGemm (treadle): MatMul and Gemm of two computed matrices, which are rounded to bfloat16 or float16
+// during the run. Sums and the addend stay float32. Training uses them if a precision below float32 is requested.
 #include "graph/function_body.h"
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_bf16.h"

@@ -1,9 +1,9 @@
 // Implements operators on sparse tensors, of the treadle domain. passes/infer_storage substitutes them for ONNX's.
-//   SparseToDense(X)         all elements, including zeros
-//   SparseMatMul(A, B)       A in CSR, transposed if transA = 1, times a dense matrix
-//   SparseMatMulRows(A, B)   only those rows of A^T B for which A has columns, and their indices
-//   SparseGather(W, indices) rows of W, which stores only some of its rows
-//   SparseValues(X)          the stored elements; SparseWithValues(X, values) replaces them
+// SparseToDense(X)         all elements, including zeros
+// SparseMatMul(A, B)       A in CSR, transposed if transA = 1, times a dense matrix
+// SparseMatMulRows(A, B)   the rows of A^T B that are not empty (those for which A has columns), and their indices
+// SparseGather(W, indices) rows of W, which stores only some of its rows
+// SparseValues(X)          the stored elements; SparseWithValues(X, values) replaces them
 #include "ops/treadle/sparse.h"
 
 #include <fmt/format.h>
@@ -29,13 +29,13 @@ constexpr TypeSet kSparseElements = kNumeric | kBool;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorCode::invalid_argument, "sparse tensor: " + what); }
 
-// Returns true for row-sparse tensors: COO over the outermost axis, with whole rows as values (PyTorch's hybrid COO tensors with one sparse
-// axis).
+// Returns true for row-sparse tensors: COO over the outermost axis only, with whole rows as values (PyTorch's hybrid COO tensors with one
+// sparse axis).
 bool has_rows(const SparseTensor& x) {
   return x.format == Format::coo && x.indices.shape().rank() == 1 && x.values.shape().rank() == x.dense_shape.rank();
 }
 
-// Checks indices. Feeds are untrusted, so every number that a kernel uses as an index is checked when it is read.
+// Checks indices. Tensors from the caller are not trusted, so every number that a kernel uses as an index is checked when it is read.
 void check_indices(const Tensor& indices, int64_t count, int64_t limit, const char* what) {
   if (indices.dtype() != DType::int64 || indices.num_elements() != count)
     refuse(fmt::format("{} are {}, expected i64[{}]", what, describe(indices), count));
@@ -124,7 +124,7 @@ struct SparseToDense {
   }
 };
 
-/// The left operand of a product, in CSR. @param axis  the operand's axis along which products are summed
+/// Returns the left operand of a product, in CSR. @param axis  the axis of the operand over which the product sums
 template <typename T>
 const SparseTensor& csr_factor(const RunContext& c, int axis) {
   const SparseTensor& a = sparse_input(c, 0);
@@ -253,8 +253,8 @@ void infer_gather(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(shape));
 }
 
-// Infers the values. Only the run determines the number of stored rows or elements. A row-sparse tensor stores rows, any other sparse
-// tensor elements.
+// Infers the type of the stored values, whose number is known only during the run. A row-sparse tensor stores rows, other sparse tensors
+// store elements.
 void infer_values(InferContext& c) {
   const bool rows = c.get_string("storage") == "row_sparse";
   if (rows && !c.has_rank(0)) return c.set_output_dtype(0, c.dtype(0));

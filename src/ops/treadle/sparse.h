@@ -1,4 +1,4 @@
-// Operators on sparse tensors, which belong to the family of the treadle domain.
+// Operators on sparse tensors. They belong to the family of the treadle domain.
 #pragma once
 
 #include <vector>
