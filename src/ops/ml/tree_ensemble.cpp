@@ -120,11 +120,11 @@ struct Regressor {
 };
 
 // How scores become outputs. Where the specification says nothing, this follows ONNX's reference implementation:
-// Votes for several classes: transformed scores; the label is that of the first maximum.
-// Two labels, all votes for the first: the score s is that of the *second* label. Without negative weights, s is a probability, and the
-// second label wins above 0.5; otherwise s is a margin, and the second label wins above 0. The output is a pair of scores made from s.
-// Two labels, all votes for the second: the same thresholds, but the scores are not made into such a pair.
-// One label: one score; the label is 1 if the score is above 0, otherwise 0.
+//   Votes for several classes: transformed scores; the label is that of the first maximum.
+//   Two labels, all votes for the first: the score s is that of the *second* label. Without negative weights, s is a probability, and the
+//     second label wins above 0.5; otherwise s is a margin, and the second label wins above 0. The output is a pair of scores made from s.
+//   Two labels, all votes for the second: the same thresholds, but the scores are not made into such a pair.
+//   One label: one score; the label is 1 if the score is above 0, otherwise 0.
 template <typename X>
 struct Classifier {
   Rows rows;

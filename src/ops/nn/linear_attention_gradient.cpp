@@ -37,7 +37,7 @@ Differentiated differentiated_attention(GradientContext& g, std::span<const Valu
 }
 
 // Goes from the last token to the first. Let S' be the state after the decay, and r the row that is added to it, multiplied by the key:
-// S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q.
+//   S = S' + k r^T, r = beta (v - S'^T k) or v, y = scale S^T q.
 //
 // The backward pass needs the states in reverse order. To save memory, it keeps only the state at the beginning of each chunk of tokens,
 // and recomputes the other states of a chunk.

@@ -23,7 +23,7 @@ void infer_batch_norm_grad(InferContext& c) {
 }
 
 // Let xhat = (x - mean) / std, with the mean and the deviation over the batch. The gradients are:
-// dB = sum dy, dscale = sum dy xhat, dx = scale / std (dy - dB / n - xhat dscale / n)
+//   dB = sum dy, dscale = sum dy xhat, dx = scale / std (dy - dB / n - xhat dscale / n)
 template <typename T>
 struct BatchNormalizationGrad {
   int64_t N, channels, inner;

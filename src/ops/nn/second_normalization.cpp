@@ -8,10 +8,10 @@ namespace treadle::ops::gradients {
 // The node to be differentiated a second time computes dX = r P(a), dscale = sum dY xhat and dbias = sum dY, where xhat = (x - mean) r,
 // r = 1 / std, a = dY scale and P(v) = v - mean(v) - xhat mean(v xhat). P is symmetric: if v is the gradient of xhat, that of x is r P(v).
 // Let u, p and q be the incoming gradients of dX, dscale and dbias. The resulting gradients are:
-// of dY     scale r P(u) + p xhat + q
-// of scale  sum dY r P(u)
-// of xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose derivative is -r^2 xhat / n:
-// of x      r P(h) - r xhat mean(u dX)
+//   of dY     scale r P(u) + p xhat + q
+//   of scale  sum dY r P(u)
+//   of xhat   h = dY p - r (u mean(a xhat) + a mean(u xhat)), and through r, whose derivative is -r^2 xhat / n:
+//   of x      r P(h) - r xhat mean(u dX)
 std::vector<ValueId> second_normalization(GradientContext& g, const std::vector<int64_t>& axes, bool centered, ValueId scale) {
   const ValueId dy = g.input(0), x = g.input(1), u = g.grad_output(0);
   auto mean = [&](ValueId value) { return g.op("ReduceMean", {value, g.ints(axes)}); };

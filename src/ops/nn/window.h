@@ -10,11 +10,10 @@
 
 namespace treadle::ops {
 
-/// Infers the spatial extents of the output of a convolution or pool. @throws Error(invalid_argument) if attributes contradict the rank, or
-/// if
-/// the window does not fit into the input
+/// Infers the spatial extents of the output of a convolution or pool.
 /// @param in      spatial extents of the input
 /// @param kernel  spatial extents of the window
+/// @throws Error(invalid_argument) if attributes contradict the rank, or if the window does not fit into the input
 SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in, const SymbolicShape& kernel);
 
 /// Returns the window for known extents, with pads computed from auto_pad. @param in, out  spatial extents @throws Error(invalid_argument)

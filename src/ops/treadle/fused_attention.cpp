@@ -1,7 +1,7 @@
 // Implements FusedAttention (treadle): y = softmax(scale Q K^T + mask) V in float32. It is fused from the products, Transposes and Softmax
 // that exporters write. Each operand has a layout, so that Transposes around the attention become strides:
-// 0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not for y): one part of [batch, length, parts, heads, size].
-// A float32 mask is added. A boolean mask replaces scores by `masked_value` where it differs from `mask_keeps`.
+//   0: [batch, heads, length, size]; 1: [batch, length, heads, size]; 2 (not for y): one part of [batch, length, parts, heads, size].
+//   A float32 mask is added. A boolean mask replaces scores by `masked_value` where it differs from `mask_keeps`.
 #include "ops/treadle/fused_attention.h"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 // Implements operators on sparse tensors, of the treadle domain. passes/infer_storage substitutes them for ONNX's.
-// SparseToDense(X)         all elements, including zeros
-// SparseMatMul(A, B)       A in CSR, transposed if transA = 1, times a dense matrix
-// SparseMatMulRows(A, B)   the rows of A^T B that are not empty (those for which A has columns), and their indices
-// SparseGather(W, indices) rows of W, which stores only some of its rows
-// SparseValues(X)          the stored elements; SparseWithValues(X, values) replaces them
+//   SparseToDense(X)         all elements, including zeros
+//   SparseMatMul(A, B)       A in CSR, transposed if transA = 1, times a dense matrix
+//   SparseMatMulRows(A, B)   the rows of A^T B that are not empty (those for which A has columns), and their indices
+//   SparseGather(W, indices) rows of W, which stores only some of its rows
+//   SparseValues(X)          the stored elements; SparseWithValues(X, values) replaces them
 #include "ops/treadle/sparse.h"
 
 #include <fmt/format.h>
