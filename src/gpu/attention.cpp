@@ -1,5 +1,5 @@
-// Computes Attention, with its caches, in one kernel, and RotaryEmbedding. Also computes the fused operators that the optimizer makes for
-// both.
+// Computes Attention, with its caches, in one kernel; RotaryEmbedding; and the fused operators by which the optimizer replaces written-out
+// forms of both.
 #include "ops/nn/attention.h"
 
 #include <fmt/format.h>
@@ -21,12 +21,12 @@ namespace treadle::gpu {
 namespace {
 
 constexpr int64_t kAttentionLanes = 16;          // number of invocations that compute one row together
-constexpr int64_t kMostRows = int64_t{1} << 29;  // limit of queries, of keys and of a window; the shader adds one of each in 32 bits
-constexpr int64_t kMostFeatures = 256;           // limit of the features of a head of V; an invocation keeps every 16th in registers
+constexpr int64_t kMostRows = int64_t{1} << 29;  // limit for queries, keys and windows: the shader adds up one of each in 32 bits
+constexpr int64_t kMostFeatures = 256;           // limit for the features per head of V: each invocation keeps every 16th in registers
 
 enum AttentionInput : int { kQ, kK, kV, kMask, kPastKey, kPastValue, kValidLengths };
 enum AttentionOutput : int { kY, kPresentKey, kPresentValue, kScores };
-// The flags have the values of those in attention.comp.
+// These flags have the same values as in attention.comp.
 enum AttentionFlag : uint32_t {
   is_causal = 1,
   mask_batch = 2,
@@ -41,10 +41,10 @@ enum AttentionFlag : uint32_t {
 enum class MaskKind : uint32_t { none, keeps, hides, adds };
 enum class EmptyRows : uint32_t { zero, formula, zero_for_nan };
 
-/// The specialization constants of attention.comp.
+/// The specialization constants with which attention.comp is compiled for a node.
 struct AttentionForm {
-  uint32_t columns = 1;    // number of columns of V that an invocation sums up
-  uint32_t parts[4] = {};  // for Q, K, V and Y: number of operands that share a row; 0: the axis of heads is before that of rows
+  uint32_t columns = 1;    // number of columns of V that each invocation sums up
+  uint32_t parts[4] = {};  // for Q, K, V, Y: operands packed in one row; 0: [batch, heads, rows, size]
   int32_t left_window = -1, right_window = -1;
   float softcap = 0;
   MaskKind mask = MaskKind::none;
@@ -74,19 +74,19 @@ struct AttentionState final : PackedState {
   std::string node;  // name of the node, for error messages
 };
 
-/// Returns the flags of the axes along which the mask is not broadcast.
+/// Returns the flags of the axes along which the mask has its own elements, that is, where it is not broadcast.
 uint32_t mask_flags(const kernels::AttentionParams& p) {
   return (p.mask_batch != 0 ? mask_batch : 0U) | (p.mask_head != 0 ? mask_heads : 0U) | (p.mask_row != 0 ? mask_rows : 0U) |
          (p.mask_column != 0 ? mask_columns : 0U);
 }
 
-/// Returns the flags of the axes along which Q has one element and the mask has more, so that Q is broadcast. Q without elements, which has
-/// the stride 0 too, is not read.
+/// Returns the flags of the axes along which Q is broadcast, because Q has one index and the mask more (stride 0). A Q without elements
+/// also has the stride 0, but it is never read.
 uint32_t broadcast_flags(const kernels::AttentionParams& p) {
   return (p.k.batch == 0 && p.v.batch == 0 ? one_batch : 0U) | (p.q.head == 0 ? one_head : 0U) | (p.q.row == 0 ? one_query : 0U);
 }
 
-/// The operands of the shader attention.comp.
+/// The addresses of the operands that attention.comp reads and writes.
 struct AttentionOperands {
   void *y = nullptr, *shown = nullptr;
   const void *q = nullptr, *k = nullptr, *v = nullptr, *past_k = nullptr, *past_v = nullptr, *mask = nullptr, *valid_lengths = nullptr;
@@ -95,7 +95,7 @@ struct AttentionOperands {
 struct AttentionCall {
   kernels::AttentionParams params;
 
-  /// @throws Error(not_implemented) if the shader does not take so many heads, features or elements
+  /// @throws Error(not_implemented) if the shader cannot handle this number of heads, features or elements
   void check() const {
     const kernels::AttentionParams& p = params;
     count32(p.batch * p.q_heads * p.q_length * std::max(p.head_size, p.v_head_size));
@@ -164,10 +164,11 @@ struct Attention {
   }
 };
 
-/// FusedAttention, which the optimizer makes of the operators that exporters write for attention. Q, K and V may be parts of one value.
+/// FusedAttention, by which the optimizer replaces the several operators that exporters write for attention. Q, K and V may be parts of one
+/// value.
 struct FusedAttention {
   AttentionCall call;
-  int64_t first[3];  // index of the first element of Q, K and V in the values that contain them
+  int64_t first[3];  // index of the first element of Q, K and V in their inputs
 
   static FusedAttention bind(BindContext& c) {
     const ops::AttentionCall host = ops::AttentionCall::bind(c, kQ, /*may_stretch=*/true);
@@ -276,7 +277,7 @@ struct Rotary {
   }
 };
 
-/// Returns the number of features of a head, or -1 if the input's type does not tell it.
+/// Returns the number of features of a head; -1 if the type of the input does not determine it.
 int64_t features_of_head(const Graph& graph, const Node& node, size_t input, std::string_view heads) {
   const SymbolicShape& shape = *graph.type(node.inputs[input]).shape;
   if (!shape.back().is_const()) return -1;
@@ -284,7 +285,7 @@ int64_t features_of_head(const Graph& graph, const Node& node, size_t input, std
   return parts < 1 ? -1 : shape.back().value() / parts;
 }
 
-/// Returns the kernel with the shader for a form. @param features  number of features of a head of V; -1 if it is unknown
+/// Returns the kernel, with the shader that is compiled for `form`. @param features  features per head of V; -1 if unknown
 DeviceKernel with_shader(const KernelDef& kernel, const Node& node, AttentionForm form, int64_t features, DType dtype) {
   if (features < 0 || features > kMostFeatures) return {};
   form.columns = static_cast<uint32_t>(std::max<int64_t>((features + kAttentionLanes - 1) / kAttentionLanes, 1));
@@ -313,14 +314,14 @@ DeviceKernel find_onnx_attention(const Graph& graph, const Node& node, DType dty
   form.softcap = std::max(a.get_float("softcap", 0), 0.0F);
   if (node.has_output(kScores)) {
     const int64_t mode = a.get_int("qk_matmul_output_mode", 0);
-    if (mode < 0 || mode > 3) return {};  // the host's kernel says what is wrong
+    if (mode < 0 || mode > 3) return {};  // the host's kernel reports the error
     form.shown = static_cast<uint32_t>(mode + 1);
   }
   return with_shader(attention, node, form, features_of_head(graph, node, kV, "kv_num_heads"), dtype);
 }
 
-/// Returns the form of a FusedAttention or its gradient, in which the operands of attention begin at input `first`; nullopt if the shader
-/// does not support the node.
+/// Returns the form of a FusedAttention or of its gradient; nullopt if the shader does not support the node. @param first  index of the
+/// input Q, which K, V and the mask follow
 std::optional<AttentionForm> fused_form(const Graph& graph, const Node& node, size_t first) {
   const Attributes& a = node.attributes;
   AttentionForm form;

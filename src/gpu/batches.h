@@ -1,4 +1,4 @@
-// Runs batches of matrix products, and convolutions of several images, by dispatches whose third dimension is the batch.
+// Dispatches batches of matrix products, and convolutions of several images. The third dimension of a dispatch is the batch.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace treadle::gpu {
 
-/// Splits a batch of products into dispatches, by calls of dispatch(offsets of the first matrices, number of products, steps from one A and
-/// B to the next). The innermost batch dimension is the third dimension of a dispatch; each index of the other batch dimensions has a
-/// dispatch of its own.
+/// Divides a batch of products into dispatches. For each one, calls dispatch(offsets of the first matrices, number of products, distance
+/// from one A to the next, and from one B to the next). The third dimension of a dispatch is the innermost batch dimension. Every index of
+/// the other batch dimensions has a dispatch of its own.
 template <typename Dispatch>
 void for_each_batch(const kernels::GemmShape& shape, const kernels::BatchStrides& batch, Dispatch&& dispatch) {
   const int inner = batch.rank - 1;
@@ -25,8 +25,8 @@ void for_each_batch(const kernels::GemmShape& shape, const kernels::BatchStrides
     }
 }
 
-/// Splits the images of a convolution into dispatches, by calls of dispatch(first image, number of images). The third dimension of a
-/// dispatch has an index for each group of each image.
+/// Divides the images of a convolution into dispatches, and calls dispatch(first image, number of images) for each. The third dimension of
+/// a dispatch has one index per image and channel group.
 template <typename Dispatch>
 void for_each_images(const kernels::ConvParams& params, Dispatch&& dispatch) {
   const int64_t most = std::max<int64_t>(1, stream().features().max_groups[2] / params.group);

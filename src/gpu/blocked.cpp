@@ -1,4 +1,4 @@
-// Computes BlockedMatMul: products with weights of 4 or 8 bits, which are expanded where they are read.
+// Computes BlockedMatMul: matrix products whose weights of 4 or 8 bits are expanded to floats where the shader reads them.
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "ops/checks.h"
@@ -7,7 +7,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kFewRows = 4;  // limit of the rows for which a work group computes one column
+constexpr int64_t kFewRows = 4;  // with at most this many rows, each work group computes one column
 
 struct BlockedState final : PackedState {
   const vulkan::Shader *tiles = nullptr, *few_rows = nullptr;

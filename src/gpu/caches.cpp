@@ -1,4 +1,4 @@
-// Computes positions in caches of keys and values in which each sample has its own length, and updates of such caches.
+// Computes the operators on key and value caches in which each sample has its own length: positions in such caches, and their updates.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,13 +24,13 @@ vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
 void push_site(Push& push, const vulkan::VulkanStream::FaultSite& site) {
   push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number);
 }
-/// Returns the number of words in a row. Shaders count in words.
+/// Returns the number of words in a cache row. Shaders count in words of 1, 2 or 4 bytes.
 template <typename Plan>
 int64_t words_of_row(const Plan& plan, const CacheState& state) {
   return plan.size * (static_cast<int64_t>(plan.element) / state.word_bytes);
 }
 
-/// @throws Error(not_implemented) if the buffers, which have so many rows of each head, have more words than shaders count
+/// `rows` are the numbers of rows per head in the buffers. @throws Error(not_implemented) if a buffer has more words than shaders can count
 template <typename Plan>
 void check_words(const Plan& plan, const CacheState& state, std::initializer_list<int64_t> rows) {
   for (const int64_t rows_of_head : rows) count32(plan.batch * plan.heads * rows_of_head * words_of_row(plan, state));
@@ -49,7 +49,7 @@ struct Positions {
     return checked({plan.batch, plan.length, plan.capacity, plan.window, true});
   }
   void run(RunContext& c) const {
-    using Plan = ops::WindowPositionsPlan;  // the plan of WindowPositions also serves CachePositions, which has the same inputs
+    using Plan = ops::WindowPositionsPlan;  // also for CachePositions, whose inputs are the same
     Push push;
     for (const int output : {0, 1, 2, 3, 4}) push.pointer(c.out<void>(output));
     for (const int input : {Plan::kLengths, Plan::kTotal, Plan::kPositions, Plan::kCounts}) push.pointer(c.in<void>(input));
@@ -116,7 +116,7 @@ struct GatherBeams {
   }
 };
 
-/// The rows that stay are copied from the keys, as their places in the past, over which they may be written, overlap.
+/// The rows that stay in the cache are copied from the output `keys`. Copying them within the past would let source and target overlap.
 struct UpdateWindow {
   ops::UpdateWindowPlan plan;
 

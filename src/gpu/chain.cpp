@@ -16,13 +16,13 @@ namespace {
 
 using kernels::ChainOp;
 
-/// The code of a step, and the dtype of its result.
+/// The code that a step of a chain adds to a shader, and the dtype of its result.
 struct StepCode {
   Formula write;
   DType result = DType::undefined;
 };
 
-/// Applies an operator to its operands from left to right.
+/// Returns code that applies a binary step to its operands from left to right.
 Formula folded(ChainOp step) {
   return [step](CodeWriter& s, std::span<const Value> x) {
     Value y = x[0];
@@ -47,7 +47,7 @@ bool gives_truth(ChainOp step) {
   }
 }
 
-/// Operators that are neither functions of one number nor binary steps of the host's chains. The result has the dtype of the last operand.
+/// Operators that are neither functions of one operand nor binary steps of the host's chains. The result has the dtype of the last operand.
 struct OwnFormula {
   std::string_view op_type;
   size_t num_operands;
@@ -94,7 +94,7 @@ Formula infinity_test(const ElementwiseStep& step) {
   };
 }
 
-/// Returns the formulas of Abs, Neg and Sign for integers and float64.
+/// Returns the code of Abs, Neg or Sign for integers and float64.
 std::optional<Formula> wide_formula(std::string_view op_type) {
   if (op_type == "Neg")
     return
@@ -120,14 +120,14 @@ std::optional<StepCode> cast_code(const ElementwiseStep& step, DType from, Arith
   const DType to = number >= 0 && number < static_cast<float>(kNumDTypes) ? static_cast<DType>(number) : DType::undefined;
   Arithmetic out{};
   if (step.operands.size() != 1 || !arithmetic_of(to, out)) return std::nullopt;
-  // A negative float wraps when converted to unsigned integers of 8 and 16 bits, as on the host.
+  // As on the host, a negative float that is converted to an unsigned integer of 8 or 16 bits wraps around.
   const bool wraps = is_float(from) && in == Arithmetic::f32 && out == Arithmetic::u32 && bits_of(to) < 32;
   return StepCode{
       [out, wraps](CodeWriter& s, std::span<const Value> x) { return s.convert(wraps ? s.convert(x[0], Arithmetic::i32) : x[0], out); },
       to};
 }
 
-/// Returns the code of a function of one number.
+/// Returns the code of a pointwise function of one operand; nullopt if shaders do not support it for the type.
 std::optional<StepCode> function_code(const ElementwiseStep& step, const ScalarFunction& function, DType from, Arithmetic in) {
   if (function.map || step.operands.size() != 1) return std::nullopt;
   const bool converts = function.step == ChainOp::unary && function.code == kernels::Unary::none;  // ToFloat
@@ -149,7 +149,7 @@ std::optional<StepCode> function_code(const ElementwiseStep& step, const ScalarF
                   from};
 }
 
-/// Returns true if the operator takes so many operands of these types. Steps of compiled models come from files.
+/// Returns true if the operator accepts this number of operands with these types. This is checked because steps may come from a file.
 bool takes(const OpDef& op, std::span<const DType> types) {
   if (op.inputs.empty()) return false;
   const auto required =
@@ -166,7 +166,7 @@ bool takes(const OpDef& op, std::span<const DType> types) {
   return true;
 }
 
-/// @param types  dtypes of the operands
+/// Returns the code of a step; nullopt if shaders do not support it. @param types  dtypes of the operands
 std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DType> types) {
   std::vector<Arithmetic> arithmetic(types.size());
   for (size_t i = 0; i < types.size(); ++i)
@@ -174,7 +174,7 @@ std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DTy
   const Arithmetic in = arithmetic[0];
   const bool alike = std::all_of(arithmetic.begin(), arithmetic.end(), [&](Arithmetic type) { return type == in; });
   if (step.op_type == "Cast") return cast_code(step, types[0], in);
-  // An absent zero point is the number 0.
+  // These steps always have three operands: an absent zero point is represented by the number 0.
   if (step.op_type == "QuantizeLinear" || step.op_type == "DequantizeLinear") {
     if (types.size() != 3 || arithmetic[1] != Arithmetic::f32) return std::nullopt;
     if (step.op_type == "DequantizeLinear") return StepCode{write_dequantization, DType::float32};
@@ -189,7 +189,7 @@ std::optional<StepCode> code_of(const ElementwiseStep& step, std::span<const DTy
   if (step.op_type == "Pow" && types.size() == 2 && in == Arithmetic::f32 && arithmetic[1] != Arithmetic::f64)
     return StepCode{[](CodeWriter& s, std::span<const Value> x) { return write_pow(s, x[0], s.convert(x[1], Arithmetic::f32)); }, types[0]};
   if (!op || !alike) return std::nullopt;
-  // Integer division has a kernel of its own, which reports a division by zero.
+  // Integer division is excluded: it has a kernel of its own, which reports divisions by zero.
   if (op->chain.given && op->chain.forward == ChainOp::div && in != Arithmetic::f32 && in != Arithmetic::f64) return std::nullopt;
   if (op->chain.given) return StepCode{folded(op->chain.forward), gives_truth(op->chain.forward) ? DType::boolean : types[0]};
   if (in != Arithmetic::f32) return std::nullopt;
@@ -225,7 +225,7 @@ std::optional<Formula> chain_formula(std::span<const ElementwiseStep> steps, std
       operands.clear();
       for (const size_t operand : step.operands) operands.push_back(values[operand]);
       const Value result = step.code.write(s, operands);
-      // The last result is rounded where it is stored.
+      // The last result is not rounded here, because it is rounded when it is stored.
       values.push_back(&step == &coded.back() ? result : s.rounded(result, step.code.result));
     }
     return values.back();
@@ -242,7 +242,7 @@ Formula quantization_formula(DType codes) {
   arithmetic_of(codes, code);
   const double highest = std::ldexp(1, static_cast<int>(bits_of(codes)) - (is_signed_integer(codes) ? 1 : 0)) - 1;
   const double lowest = is_signed_integer(codes) ? -highest - 1 : 0;
-  // The bounds are whole numbers, so clamping gives the same result before and after rounding.
+  // Clamps before rounding. The bounds are whole numbers, so this gives the same result.
   return [lowest, highest, code](CodeWriter& s, std::span<const Value> v) {
     const Value zero = v.size() > 2 ? s.convert(v[2], Arithmetic::f32) : s.number(0);
     const Value low = s.sub(s.number(lowest), zero), high = s.sub(s.number(highest), zero);

@@ -1,4 +1,4 @@
-// Writes chains of pointwise operators (graph/elementwise_step.h) as shader code.
+// Translates chains of pointwise operators (graph/elementwise_step.h) to shader code.
 #pragma once
 
 #include <functional>
@@ -11,20 +11,20 @@
 
 namespace treadle::gpu {
 
-/// Writes a computation on values.
+/// A function that appends the code of a computation to a shader: it takes the operands and returns the result.
 using Formula = std::function<Value(CodeWriter&, std::span<const Value>)>;
 
-/// Returns the formula that computes a chain from its inputs. Each step computes the same as a node of its operator, whose result has a
-/// dtype.
+/// Returns the code that computes a chain from its inputs. Each step gives the same result as a node of its operator would, rounded to the
+/// node's dtype.
 /// @param inputs  dtypes of the values that steps read
 /// @return nullopt if shaders do not support a step with operands of these types, or if the result of the last step does not have the dtype
 ///   `output`
 std::optional<Formula> chain_formula(std::span<const ElementwiseStep> steps, std::vector<DType> inputs, DType output);
 
-/// Returns the formula of QuantizeLinear for x, scale and, if given, zero point. If shaders have no arithmetic for the codes, the zero
-/// point is given as a float32, and the result is the code's number as a float32, which is not rounded yet if the codes are floats.
+/// Returns the code of QuantizeLinear. Its operands are x, scale and, if given, the zero point. If shaders cannot compute with the codes'
+/// type, the zero point must be a float32, and so is the result: the code's number, which for float codes is not rounded yet.
 Formula quantization_formula(DType codes);
-/// Writes the formula of DequantizeLinear for x, scale and, if given, zero point, in float32.
+/// Appends the code of DequantizeLinear in float32. The operands are x, scale and, if given, the zero point.
 Value write_dequantization(CodeWriter& code, std::span<const Value> operands);
 
 }  // namespace treadle::gpu

@@ -1,4 +1,4 @@
-// Computes Clip for all types. The bounds may be computed in the run.
+// Computes Clip for all types. The bounds may be known only during the run.
 #include "gpu/launch.h"
 #include "gpu/shader_writer.h"
 #include "ops/checks.h"
@@ -12,7 +12,7 @@ struct ClipState final : PackedState {
 
 struct Clip {
   int64_t count;
-  bool has_bound[2];  // [0]: there is a lower bound; [1]: there is an upper bound
+  bool has_bound[2];  // [0]: a lower bound is given; [1]: an upper bound is given
 
   static Clip bind(BindContext& c) {
     Clip k{count32(c.num_elements(0)), {c.has_input(1), c.has_input(2)}};
@@ -27,7 +27,7 @@ struct Clip {
       if (has_bound[i]) push.pointer(c.in<void>(i + 1));
     push.word(static_cast<uint32_t>(count)).word(int32_t{1});
     for (const int i : {0, 1})
-      if (has_bound[i]) push.word(int32_t{0});  // the stride 0 means that one element is the bound of all elements
+      if (has_bound[i]) push.word(int32_t{0});  // stride 0: one element is the bound for all elements
     stream().dispatch(*c.packed<ClipState>().shader, push.bytes(), groups_over(static_cast<uint32_t>(count)));
   }
 };

@@ -48,7 +48,7 @@ void CodeWriter::capability(uint32_t capability) {
   emit(capabilities_, spv::OpCapability, {capability});
 }
 
-// The operands of an instruction begin with the id of its result type, if it has a result, and then the id of the result.
+// For an instruction with a result, the operands begin with the id of the result's type and the id of the result.
 uint32_t CodeWriter::declare(uint16_t opcode, std::vector<uint32_t> operands, bool has_type) {
   std::vector<uint32_t> key = operands;
   key.push_back(opcode);
@@ -136,7 +136,7 @@ Value CodeWriter::convert(Value value, Arithmetic type) {
   if (is_float_type(from)) return op(is_signed_type(type) ? spv::OpConvertFToS : spv::OpConvertFToU, type, {value});
   if (is_float_type(type)) return op(is_signed_type(from) ? spv::OpConvertSToF : spv::OpConvertUToF, type, {value});
   if (is_wide(from) == is_wide(type)) return op(spv::OpBitcast, type, {value});
-  // The width is changed first. An integer that becomes wider is extended by the sign of the source type.
+  // Changes the width before the sign. Widening extends an integer by the sign of its own type.
   const Arithmetic same_sign =
       is_signed_type(from) ? (is_wide(type) ? Arithmetic::i64 : Arithmetic::i32) : (is_wide(type) ? Arithmetic::u64 : Arithmetic::u32);
   const Value resized = op(is_signed_type(from) ? spv::OpSConvert : spv::OpUConvert, same_sign, {value});
@@ -168,8 +168,8 @@ Value CodeWriter::equal(Value a, Value b) {
 Value CodeWriter::is_nan(Value a) { return op(spv::OpIsNan, Arithmetic::boolean, {a}); }
 Value CodeWriter::logical_not(Value a) { return op(spv::OpLogicalNot, Arithmetic::boolean, {a}); }
 
-// Returns the float32 number that a float16 can represent and that is nearest to the value. The last bits are rounded away; for subnormal
-// float16 numbers, the bits below their unit.
+// Returns, as a float32, the nearest number that a float16 can represent. For normal numbers, the last bits are rounded away; for subnormal
+// float16 numbers, all bits below their unit.
 Value CodeWriter::rounded_to_half(Value value) {
   const Value word = op(spv::OpBitcast, Arithmetic::u32, {value});
   auto one = [&](uint32_t w) { return bits(w, Arithmetic::u32); };
@@ -182,7 +182,7 @@ Value CodeWriter::rounded_to_half(Value value) {
   const Value sign = op(spv::OpBitwiseAnd, Arithmetic::u32, {word, one(0x80000000U)});
   const Value infinite = op(spv::OpBitcast, Arithmetic::f32, {op(spv::OpBitwiseOr, Arithmetic::u32, {sign, one(0x7F800000U)})});
   const Value finite = select(less(magnitude, one(0x38800000U)), subnormal, normal);
-  const Value number = select(less(magnitude, one(0x477FF000U)), finite, infinite);  // 65,520 is the least number that rounds to infinity
+  const Value number = select(less(magnitude, one(0x477FF000U)), finite, infinite);  // 65,520 and larger numbers round to infinity
   return select(is_nan(value), value, number);
 }
 

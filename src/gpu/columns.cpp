@@ -1,4 +1,4 @@
-// Computes Scaler, Imputer and Binarizer. Writes a shader for each node, whose parameters are in the device's memory.
+// Computes Scaler, Imputer and Binarizer. A shader is written for each node; its parameters are in the device's memory.
 #include "ops/ml/columns.h"
 
 #include <cmath>
@@ -16,10 +16,10 @@ namespace {
 constexpr int kColumnOperands = 3;  // X and two parameters
 
 struct ColumnsState final : PackedState {
-  const vulkan::Shader* by_rank[2] = {};  ///< [0]: for parameters of a single element, [1]: for other shapes of parameters
+  const vulkan::Shader* by_rank[2] = {};  ///< [0]: if parameters have one element, [1]: otherwise
   DeviceData data;
-  size_t parameters[2] = {};  ///< offsets of the parameters in the device data
-  int64_t counts[2] = {};     ///< number of elements of each parameter: one, or one for each column
+  size_t parameters[2] = {};  ///< offsets of the parameters in the node's device data
+  int64_t counts[2] = {};     ///< elements of each parameter: one, or one per column
   std::string_view names[2];
   size_t size_bytes() const override { return data.size_bytes(); }
 };
@@ -83,7 +83,7 @@ DeviceKernel find_imputer(const Graph& graph, const Node& node, std::shared_ptr<
   });
 }
 
-/// An integer is above a threshold if it is above the largest integer that is not above the threshold.
+/// An integer exceeds a threshold if it exceeds the threshold rounded down. So the threshold can be an integer of X's type.
 template <typename X>
 DeviceKernel find_binarizer(const Graph& graph, const Node& node, std::shared_ptr<ColumnsState> state) {
   float threshold = node.attributes.get_float("threshold", 0);

@@ -1,4 +1,4 @@
-// Converts elements between types for kernels that compute in one type only.
+// Converts elements between dtypes, for kernels that compute in one dtype only.
 #include <map>
 #include <mutex>
 

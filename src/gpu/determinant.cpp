@@ -10,13 +10,13 @@ namespace treadle::gpu {
 namespace {
 
 struct DeterminantState final : PackedState {
-  const vulkan::Shader *wide = nullptr, *narrow = nullptr;  // computed in float64 and in float32
+  const vulkan::Shader *wide = nullptr, *narrow = nullptr;  // shaders for float64 and for float32
 };
 
 struct Determinant {
   DType given;
   int64_t matrices, extent;
-  int64_t results;  // offset of the results in scratch memory, behind the matrices, which the shader overwrites
+  int64_t results;  // offset in scratch, after the copy of the matrices that the shader overwrites
 
   static Determinant bind(BindContext& c) {
     const Shape& x = c.shape(0);

@@ -9,7 +9,7 @@ namespace treadle::gpu {
 size_t DeviceData::add(const void* values, size_t size_bytes) {
   constexpr size_t kAlignment = 16;
   const size_t offset = (host_.size() + kAlignment - 1) / kAlignment * kAlignment;
-  host_.resize(offset + std::max(size_bytes, kAlignment));  // so that even an empty array has an address
+  host_.resize(offset + std::max(size_bytes, kAlignment));  // an empty array gets an address, too
   if (size_bytes > 0) std::memcpy(host_.data() + offset, values, size_bytes);
   return offset;
 }

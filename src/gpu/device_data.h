@@ -1,4 +1,4 @@
-// Stores constants of kernels in a device's memory.
+// Constant arrays of a kernel, kept in a device's memory.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,8 @@ class DeviceData {
   }
   size_t size_bytes() const { return host_.size(); }
 
-  /// Returns the address of the data on the current stream's device. @pre add() will not be called any more
+  /// Returns the data's address on the device of the current stream; copies the data there first if necessary. @pre add() is not called
+  /// later
   const std::byte* here() const;
 
  private:
@@ -36,7 +37,7 @@ class DeviceData {
   struct Copy {
     std::shared_ptr<Storage> storage;
     std::shared_ptr<Event> copied;
-    std::byte* data = nullptr;  // address of the data for shaders
+    std::byte* data = nullptr;  // address for shaders
   };
   std::vector<std::byte> host_;
   mutable std::mutex mutex_;

@@ -15,10 +15,10 @@ using kernels::ChainOp;
 using kernels::Unary;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// Ln 2 as a sum of two parts; n times the first part is exact.
+// The sum of these two parts is ln 2. The first part has few digits, so its product with an integer n is exact.
 constexpr double kLog2High = 0.693145751953125, kLog2Low = 1.42860682030941723e-6;
 
-/// Formulas in float32. Coefficients are as in kernels/elementwise/math-inl.h, which names their sources.
+/// Writes mathematical functions in float32. Their coefficients are those of kernels/elementwise/math-inl.h, which names the sources.
 class Math {
  public:
   explicit Math(CodeWriter& shader) : s_(shader) {}
@@ -30,7 +30,7 @@ class Math {
   Value div(Value a, Value b) { return s_.div(a, b); }
   Value neg(Value a) { return s_.op(spv::OpFNegate, a.type, {a}); }
   Value fma(Value a, Value b, Value c) { return s_.ext(GLSLstd450Fma, Arithmetic::f32, {a, b, c}); }
-  /// Returns n * factor + x, for range reduction. The factor has few digits, so that the product is exact.
+  /// Returns n * factor + x, which reduces a range. `factor` has few digits, so the product is exact.
   Value exact(Value n, double factor, Value x) { return s_.exact_mul_add(n, num(factor), x); }
   Value abs(Value a) { return s_.ext(GLSLstd450FAbs, a.type, {a}); }
   Value sqrt(Value a) { return s_.ext(GLSLstd450Sqrt, a.type, {a}); }
@@ -49,7 +49,7 @@ class Math {
     const Value sign = s_.op(spv::OpBitwiseAnd, Arithmetic::i32, {word(of), s_.bits(0x80000000U, Arithmetic::i32)});
     return from_word(s_.op(spv::OpBitwiseOr, Arithmetic::i32, {word(abs(magnitude)), sign}));
   }
-  /// Returns a polynomial in t. @param coefficients  coefficients of the powers of t, the highest power first
+  /// Returns a polynomial in t. @param coefficients  from the highest power of t to the lowest
   Value polynomial(Value t, std::initializer_list<double> coefficients) {
     Value p{};
     bool first = true;
@@ -68,7 +68,7 @@ class Math {
     const Value p =
         polynomial(r, {0.0013814467059326511, 0.0083687804111805336, 0.041668394210893869, 0.16666520107819589, 0.49999993412501566});
     const Value mantissa = add(fma(mul(p, r), r, r), num(1));
-    // 2^n as a product of two factors, because 2^128 and 2^-150 are not normal numbers.
+    // Multiplies by 2^n in two steps, because 2^128 and 2^-150 are not normal numbers.
     const Value whole_n = s_.convert(select(s_.is_nan(n), num(0), n), Arithmetic::i32), half = shift_right(whole_n, 1);
     auto power = [&](Value e) { return from_word(shift_left(add(e, whole(127)), 23)); };
     return mul(mul(mantissa, power(half)), power(sub(whole_n, half)));
@@ -112,18 +112,18 @@ class Math {
         polynomial(t, {3.7999133655437608e-5, 0.0011649676881647889, 0.01499600353958993, 0.11425164340717782, 0.50239894175726899, 1.0});
     return select(saturated, sign, within(-1, 1, div(mul(x, p), q)));
   }
-  /// An angle that is reduced by n quarter turns.
+  /// An angle minus `quarters` quarter turns: `rest` remains.
   struct Angle {
     Value rest, quarters;
   };
   Angle reduce(Value x) {
     const Value n = round(mul(x, num(0.636619772367581343)));
-    // Splits n into two parts of 12 bits, whose products with the parts of pi / 2 are exact up to 2^24.
+    // Splits n into two parts of 12 bits. For n up to 2^24, their products with the parts of pi / 2 are exact.
     const Value high = mul(s_.ext(GLSLstd450Trunc, Arithmetic::f32, {mul(n, num(1.0 / 4096))}), num(4096)), low = sub(n, high);
     Value r = x;
     for (const double part : {-1.5703125, -4.837512969970703e-4, -7.549533620476723e-8, -2.5633440682570896e-12})
       r = exact(low, part, exact(high, part, r));
-    r = within(-0.7854, 0.7854, r);  // for huge angles the quarter is arbitrary, but the result stays in [-1, 1]
+    r = within(-0.7854, 0.7854, r);  // for huge angles, keeps the result in [-1, 1], though the quarter is arbitrary
     const Value bounded = within(-1e9, 1e9, n);
     return {r, s_.convert(select(s_.is_nan(bounded), num(0), bounded), Arithmetic::i32)};
   }
@@ -148,9 +148,9 @@ class Math {
     return select(s_.equal(x, num(0)), x, div(select(odd, num(-1), s), select(odd, s, num(1))));
   }
   static constexpr double kHalfPi = 1.57079632679489662;
-  /// The arc sine of |x|. If |x| exceeds 1/2, it is computed from sqrt((1 - |x|) / 2).
+  /// The arc sine of |x|. If |x| exceeds 1/2 (`halved`), that of sqrt((1 - |x|) / 2), from which the result is computed.
   struct Arc {
-    Value halved, asin;  ///< `asin` is the arc sine of |x| or of the root
+    Value halved, asin;  ///< `asin`: the arc sine of |x|, or of the root if `halved`
   };
   Arc arc(Value x) {
     const Value magnitude = abs(x), halved = less(num(0.5), magnitude);
@@ -315,7 +315,7 @@ Value write_step(CodeWriter& s, ChainOp step, Value x) {
 
 Value write_binary(CodeWriter& s, ChainOp step, Value x, Value y) {
   const bool is_float = x.type == Arithmetic::f32 || x.type == Arithmetic::f64;
-  // The result is NaN if either operand is NaN.
+  // The result is NaN if one of the operands is NaN.
   auto extreme = [&](Value condition) {
     const Value chosen = s.select(condition, x, y);
     return is_float ? s.select(s.is_nan(x), x, chosen) : chosen;
@@ -343,7 +343,7 @@ Value write_binary(CodeWriter& s, ChainOp step, Value x, Value y) {
   }
 }
 
-// exp(y log|x|) loses digits for large results, so powers with the exponents that models use are computed by multiplications.
+// Common exponents are computed by multiplications, roots and divisions, because exp(y log|x|) loses digits for large results.
 Value write_pow(CodeWriter& s, Value x, Value y) {
   Math m(s);
   const Value magnitude = m.abs(x), zero = m.num(0), one = m.num(1);
@@ -360,7 +360,7 @@ Value write_pow(CodeWriter& s, Value x, Value y) {
   where(2, square);
   where(3, m.mul(square, x));
   where(4, m.mul(square, square));
-  // sqrt gives -0 for -0 and NaN for -infinity, but pow must give 0 and infinity.
+  // pow(x, 0.5) must be 0 for -0 and infinity for -infinity, where sqrt gives -0 and NaN.
   const Value root = s.select(s.equal(magnitude, m.num(kInfinity)), magnitude, s.select(s.equal(x, zero), zero, m.sqrt(x)));
   where(0.5, root);
   where(-1, m.div(one, x));

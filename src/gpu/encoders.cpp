@@ -1,4 +1,4 @@
-// Computes LabelEncoder of numbers and OneHotEncoder of integers, whose keys are found by bisection.
+// Computes LabelEncoder for numbers and OneHotEncoder for integers. The shader finds keys by binary search.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,15 +14,15 @@
 namespace treadle::gpu {
 namespace {
 
-/// The kinds of keys, with the numbers that they have in lookup.comp.
+/// The types of keys, with their numbers in lookup.comp.
 enum class Keys : uint32_t { words, longs, floats, doubles };
 
 struct LookupState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   DeviceData data;
-  size_t keys = 0, places = 0, values = 0;  // offsets in the device data
+  size_t keys = 0, places = 0, values = 0;  // offsets of the arrays in the device data
   int64_t num_keys = 0, words = 1, otherwise = 0;
-  std::string fault;  // the error message for missing keys; empty if keys may be missing
+  std::string fault;  // error message for a missing key; empty: keys may be missing
   size_t size_bytes() const override { return data.size_bytes(); }
 };
 
@@ -57,7 +57,7 @@ Keys keys_of(DType dtype) {
   return dtype == DType::int64 ? Keys::longs : Keys::words;
 }
 
-/// Adds the keys to the data, sorted as the shader requires. `lookup` stores float keys as float64.
+/// Adds the keys to the device data in the order that the shader requires. In `lookup`, float keys are stored as float64.
 void add_keys(const ops::Lookup& lookup, LookupState& state) {
   std::vector<std::pair<int64_t, uint32_t>> sorted;
   for (const auto& [number, place] : lookup.numbers()) {
@@ -87,7 +87,7 @@ DeviceKernel find_encoder(const Graph& graph, const Node& node) {
   const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype;
   const bool one_hot = node.op_type == "OneHotEncoder";
   if ((!one_hot && node.op_type != "LabelEncoder") || x == DType::string || y == DType::string) return {};
-  if (one_hot && !is_integer(x)) return {};  // OneHotEncoder converts float keys to integers, and this shader does not
+  if (one_hot && !is_integer(x)) return {};  // the shader cannot convert float keys to integers
   const std::unique_ptr<PackedState> made = select_kernel(graph, node).create(CreateContext(graph, node));
   auto state = std::make_shared<LookupState>();
   if (one_hot) {

@@ -10,8 +10,8 @@
 
 namespace treadle::gpu {
 
-// Determines how an operand is broadcast, from the axes along which it has more than one element: the channels of a convolution's result
-// are along axis 1, those of a product's along the last axis.
+// Finds out how an operand is broadcast, from the axes along which it has more than one index. The channels of a convolution's result are
+// axis 1, the columns of a matrix product its last axis.
 Epilogue::Lies Epilogue::lies(const Graph& graph, ValueId operand, ValueId result, bool is_convolution) {
   const SymbolicShape &shape = *graph.type(operand).shape, &whole = *graph.type(result).shape;
   if (shape.size() > whole.size()) return kNone;
@@ -21,7 +21,7 @@ Epilogue::Lies Epilogue::lies(const Graph& graph, ValueId operand, ValueId resul
     const Dim extent = axis < added ? Dim(1) : shape[axis - added];
     const bool extends = extent != Dim(1);
     if (extends && extent != whole[axis]) return kNone;
-    // For a convolution, a row consists of the elements of one channel of one image.
+    // In the result of a convolution, a row has the elements of one channel of one image.
     const bool is_of_row = is_convolution ? axis <= channels : axis < channels;
     is_number &= !extends;
     is_whole &= extent == whole[axis];

@@ -8,7 +8,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr size_t kHeaderWords = 5, kBound = 3;  // the fourth word of the header is the bound of ids
+constexpr size_t kHeaderWords = 5, kBound = 3;  // kBound: index of the word that is larger than all ids
 
 uint32_t opcode_at(std::span<const uint32_t> shader, size_t at) { return shader[at] & 0xFFFFU; }
 size_t length_at(std::span<const uint32_t> shader, size_t at) { return shader[at] >> 16; }
@@ -35,7 +35,7 @@ void EpilogueWriter::read(size_t at) {
   } else if (opcode == spv::OpExtInstImport) {
     ext_set_ = words[1];
   } else if (opcode == spv::OpName) {
-    // Compilers append the types of the arguments to the function's name.
+    // In a compiled shader, the types of the arguments follow the function's name.
     const std::string_view name(reinterpret_cast<const char*>(words.data() + 2));
     if (name.starts_with("epilogue(")) function_ = words[1];
   } else if (opcode == spv::OpFunction) {
@@ -54,7 +54,7 @@ void EpilogueWriter::read(size_t at) {
   }
 }
 
-// Types and constants must not be declared twice, so the new code uses those that the shader already declares.
+// A type or constant must not be declared twice. So the inserted code uses the shader's own declarations, which are remembered here.
 void EpilogueWriter::remember(size_t at) {
   const uint32_t opcode = opcode_at(shader_, at);
   const std::span<const uint32_t> words = shader_.subspan(at, length_at(shader_, at));

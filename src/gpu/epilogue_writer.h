@@ -1,4 +1,4 @@
-// Replaces code in a compiled shader: the function `epilogue` of shaders/epilogue.glsl.
+// Replaces the code of a function in a compiled shader: the function `epilogue` of shaders/epilogue.glsl.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace treadle::gpu {
 
-/// Writes new code for the function `epilogue` of a shader. The function computes a float32 from float32 numbers.
+/// Writes new code for the function `epilogue` in a copy of a shader. The function computes a float32 from several float32 arguments.
 class EpilogueWriter : public CodeWriter {
  public:
-  /// Finds the function in the shader. @throws Error(internal) if the shader does not have it
+  /// Finds the function `epilogue`. @throws Error(internal) if the shader lacks it
   explicit EpilogueWriter(std::span<const uint32_t> shader);
 
   Value argument(size_t index);
-  /// Returns the words of the shader in which the function returns `result`. May be called once.
+  /// Returns the 32-bit words of the new shader, where the function returns `result`. May be called only once.
   std::vector<uint32_t> finish(Value result);
 
  private:
@@ -25,11 +25,11 @@ class EpilogueWriter : public CodeWriter {
   void remember(size_t at);
 
   const std::span<const uint32_t> shader_;
-  std::vector<uint32_t> arguments_;  // ids of the pointers that are the function's arguments
+  std::vector<uint32_t> arguments_;  // ids of the function's arguments, which are pointers
   uint32_t function_ = 0;
-  bool is_inside_ = false;  // used while the shader is read: the instruction is inside the function
-  // Positions in the shader: the end of the capabilities, the beginnings of types and constants, of functions, and of the function's old
-  // code, and the end of that code.
+  bool is_inside_ = false;  // while reading the shader: the instruction is in the function
+  // Positions in the old shader: the end of the capabilities; the start of types and constants, of functions, and of the function's code;
+  // and the end of this code.
   size_t capabilities_end_ = 0, types_ = 0, functions_ = 0, body_ = 0, body_end_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Computes NonZero, Compress, Unique and NonMaxSuppression: the host reads how many elements were found, and then allocates the output.
+// Computes NonZero, Compress, Unique and NonMaxSuppression. The host waits for the number of elements found, and then allocates the output.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,12 +22,12 @@ struct FoundState final : PackedState {
   const vulkan::Shader *keys = nullptr, *counts = nullptr, *places = nullptr;
   const vulkan::Shader* stages[5] = {};  // the stages of unique.comp
   size_t word_bytes = 4;
-  int64_t words = 1;                  // number of words of an element
-  DType computed = DType::undefined;  // the type in which Unique compares
+  int64_t words = 1;                  // number of words per element
+  DType computed = DType::undefined;  // dtype in which Unique compares elements
   std::string node;                   // name of the node, for error messages
 };
 
-/// Waits for the stream and returns the sum of counts in the device's memory.
+/// Waits for the stream. Returns the sum of the counts, which are in the device's memory.
 int64_t total_of(const void* counts, int64_t num_counts) {
   std::vector<uint32_t> read(static_cast<size_t>(num_counts));
   stream().copy(read.data(), counts, read.size() * sizeof(uint32_t), CopyKind::device_to_host);
@@ -35,9 +35,9 @@ int64_t total_of(const void* counts, int64_t num_counts) {
   return std::accumulate(read.begin(), read.end(), int64_t{0});
 }
 
-/// The arguments of the shader nonzero.comp, whose groups each search a part of the elements.
+/// The arguments of the shader nonzero.comp. Each of its work groups searches one part of the elements.
 struct Marked {
-  static constexpr int kMostAxes = 8;  // the limit of nonzero.comp
+  static constexpr int kMostAxes = 8;  // limit of nonzero.comp
   int64_t count = 0, words = 1, part = 0, parts = 0;
   int rank = 1;
   int64_t dims[kMostAxes] = {};
@@ -52,13 +52,13 @@ struct Marked {
     return k;
   }
   size_t counts_bytes() const { return static_cast<size_t>(std::max<int64_t>(parts, 1)) * sizeof(uint32_t); }
-  /// Counts the marked elements and waits for the result.
+  /// Counts the nonzero elements. Waits for the device.
   int64_t total(RunContext& c, const void* x, void* counts) const {
     if (parts == 0) return 0;
     dispatch(*c.packed<FoundState>().counts, x, counts, nullptr, 0);
     return total_of(counts, parts);
   }
-  /// Writes the places of the marked elements, [rank, total], after total().
+  /// Writes the indices of the nonzero elements, [rank, total]. Must be called after total().
   void write_places(RunContext& c, const void* x, void* counts, void* places, int64_t total) const {
     if (total > 0 && rank > 0) dispatch(*c.packed<FoundState>().places, x, counts, places, total);
   }
@@ -96,14 +96,14 @@ Shape with_extent(const Shape& shape, int axis, int64_t extent) {
   return result;
 }
 
-/// Compress: finds the conditions that are true, then gathers the slices at their positions.
+/// Compress: finds the indices of the conditions that are true, then gathers the slices at these indices.
 struct Compress {
   static constexpr bool allocates = true;
   Shape shape;
   int axis;  // -1: the input is flattened
   int64_t outer, extent, slice;
   Marked marked;
-  int64_t places;  // offset in scratch memory, in bytes
+  int64_t places;  // offset of the indices in scratch memory, in bytes
 
   static Compress bind(BindContext& c) {
     const Shape& shape = c.shape(0);
@@ -131,7 +131,7 @@ struct Compress {
   }
 };
 
-/// Unique of the numbers of a row: sorts them, and counts the sorted numbers that differ from the one before.
+/// Unique for single numbers: sorts the numbers, then counts those that differ from the one before.
 struct Unique {
   static constexpr bool allocates = true;
   int64_t count, items_extent, part, parts;
@@ -198,8 +198,8 @@ struct Unique {
 struct Suppression {
   static constexpr bool allocates = true;
   ops::SuppressionPlan plan;
-  int64_t extent;                   // number of items for a class of an image
-  int64_t items, selected, counts;  // offsets in the scratch
+  int64_t extent;                   // items (candidates) per class and image
+  int64_t items, selected, counts;  // offsets in scratch memory, in bytes
 
   static Suppression bind(BindContext& c) {
     Suppression k{ops::SuppressionPlan::bind(c), 0, 0, 0, 0};
@@ -248,7 +248,7 @@ void set_words(FoundState& state, DType dtype) {
   state.words = ops::element_bytes(dtype) / static_cast<int64_t>(state.word_bytes);
 }
 
-/// @param float_bytes  the constant FLOATS of nonzero.comp
+/// @param float_bytes  value of the constant FLOATS in nonzero.comp
 void find_marked_shaders(FoundState& state, size_t word_bytes, uint32_t float_bytes) {
   const uint32_t counts[] = {1, float_bytes}, places[] = {0, float_bytes};
   state.counts = find_moving_shader("nonzero", word_bytes, counts);
@@ -271,7 +271,7 @@ DeviceKernel find_compress(const Graph& graph, const Node& node, std::shared_ptr
   const DType dtype = graph.type(node.inputs[0]).dtype;
   if (!ops::has_plain_bytes(dtype)) return {};
   set_words(*state, dtype);
-  find_marked_shaders(*state, 1, 0);  // the conditions are elements of one byte that are not floats
+  find_marked_shaders(*state, 1, 0);  // conditions are booleans of one byte
   return {&kernel, std::move(state)};
 }
 
@@ -282,7 +282,7 @@ DeviceKernel find_unique(const Graph& graph, const Node& node, std::shared_ptr<F
   if (!is_row || !ops::has_plain_bytes(x.dtype)) return {};
   const bool is_unsigned = x.dtype == DType::uint64;
   state->computed = is_unsigned ? x.dtype : compared_type(x.dtype);
-  const uint32_t keys[] = {1, 0, is_unsigned};  // sorts in ascending order
+  const uint32_t keys[] = {1, 0, is_unsigned};  // ascending order
   state->keys = find_shader("top_k", is_unsigned ? DType::int64 : state->computed, keys);
   if (!state->keys) return {};
   set_words(*state, x.dtype);

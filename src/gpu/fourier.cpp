@@ -1,4 +1,4 @@
-// Computes DFT and STFT of any length, and windows. A prime factor r of the length costs r products for each element.
+// Computes DFT and STFT of any length, and window functions. A prime factor r of the length costs r multiplications per element.
 #include <algorithm>
 #include <string>
 
@@ -16,7 +16,7 @@ struct FourierState final : PackedState {
   const vulkan::Shader *roots = nullptr, *load = nullptr, *pass = nullptr, *store = nullptr;
 };
 
-/// Tells where the lines of complex numbers are in an operand. The members are those of the push constants of fourier.comp.
+/// The location of the lines (1-D signals) of complex numbers in an operand. The members correspond to the push constants of fourier.comp.
 struct Lines {
   int64_t within = 1, outer_step = 0, inner_step = 0, step = 1, parts = 1, extent = 0;
 };
@@ -88,7 +88,7 @@ struct Fourier {
   }
   static bool has_window(const BindContext& c) { return c.node().op_type == "STFT" && c.has_input(2); }
 
-  // Joins small prime factors, so that there are few passes.
+  // Combines small prime factors into larger ones, so that fewer passes are needed.
   void choose_radices() {
     int64_t rest = length;
     for (int64_t radix = kLargestRadix; radix > 1; --radix)
@@ -114,7 +114,7 @@ struct Fourier {
   }
 };
 
-/// HannWindow, HammingWindow and BlackmanWindow.
+/// Computes the operators HannWindow, HammingWindow and BlackmanWindow.
 struct CosineWindow {
   int64_t period;
   float factors[3];
@@ -152,7 +152,7 @@ struct CosineWindow {
 DeviceKernel find_window(const Graph& graph, const Node& node) {
   static const KernelDef kernel = treadle::kernel<CosineWindow>("gpu");
   Arithmetic result{};
-  // Numbers of other types are computed in float64 on the host.
+  // The host computes windows of other dtypes, in float64.
   if (!arithmetic_of(graph.type(node.outputs[0]).dtype, result) || result != Arithmetic::f32) return {};
   auto state = std::make_shared<FourierState>();
   const uint32_t stage[] = {4};

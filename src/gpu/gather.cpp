@@ -1,4 +1,4 @@
-// Computes Gather, GatherElements, GatherND and ArrayFeatureExtractor. Only the GPU reads the indices.
+// Computes Gather, GatherElements, GatherND and ArrayFeatureExtractor. The indices are read on the GPU, without waiting on the host.
 #include "gpu/gather.h"
 
 #include <fmt/format.h>
@@ -14,15 +14,15 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int kMaxGatheredRank = 4;  // limit of the dimensions of a place, and of the indices in a tuple
+constexpr int kMaxGatheredRank = 4;  // limit for the dimensions of the index space and the indices per tuple
 
 struct GatherState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  int64_t words = 1;  // number of words of an element
+  int64_t words = 1;  // number of words per element
   std::string node;   // name of the node, for error messages
 };
 
-/// The arguments of the shader gather.comp. All counts are in words.
+/// The arguments of the shader gather.comp. Numbers of elements are in words.
 struct Gathering {
   int64_t count = 1, slice = 1, tuples = 1;
   int depth = 1;
@@ -44,8 +44,8 @@ struct Gathering {
   }
 
  protected:
-  /// Sets the extents of the index space, outermost dimension first, and the step of each dimension: the distance in the data between
-  /// elements that are read for neighboring indices.
+  /// Sets the extents of the index space, outermost dimension first, and a step for each dimension: by how many elements the position in
+  /// the data moves when the index grows by one.
   void set_space(const BindContext& c, std::span<const int64_t> extents_of_space, std::span<const int64_t> steps_of_space) {
     count32(c.num_elements(0) * c.packed<GatherState>().words);
     index_words = c.dtype(1) == DType::int64 ? 2U : 1U;
@@ -73,7 +73,7 @@ struct Gather : Gathering {
   }
 };
 
-/// Computes ArrayFeatureExtractor as a Gather along the last axis.
+/// Computes ArrayFeatureExtractor, which is a Gather along the last axis.
 struct ExtractFeatures : Gathering {
   static ExtractFeatures bind(BindContext& c) {
     const Shape& x = c.shape(0);
@@ -118,8 +118,8 @@ struct GatherElements : Gathering {
   }
 };
 
-/// Returns true if the indices of a GatherElements have the data's extents along all axes but the node's. Then the axes before it can be
-/// joined to one, and those after it to another.
+/// Returns true if the indices of a GatherElements have the same extents as the data along all axes but the node's. The axes before the
+/// node's can then be merged into one, and so can those after it.
 bool joins_dimensions(const Node& node, const SymbolicShape& data, const SymbolicShape& indices) {
   const auto rank = static_cast<int64_t>(data.size()), given = node.attributes.get_int("axis", 0), axis = given < 0 ? given + rank : given;
   if (indices.size() != data.size()) return false;
@@ -135,9 +135,9 @@ void gather_slices(const SliceGathering& g) {
   Push push;
   push.pointer(g.y).pointer(g.x).pointer(g.indices).pointer(nullptr);
   push_sizes(push, {count, g.slice, g.num_indices, 1, 2, 0});
-  push_sizes(push, {1, g.outer, g.num_indices, g.slice});                       // the index space
-  push_sizes(push, {0, g.extent * g.slice, 0, 1});                              // steps in x along each dimension of the index space
-  push_sizes(push, {g.extent, 0, 0, 0}), push_sizes(push, {g.slice, 0, 0, 0});  // extent and stride of the indices' axis
+  push_sizes(push, {1, g.outer, g.num_indices, g.slice});                       // extents of the index space
+  push_sizes(push, {0, g.extent * g.slice, 0, 1});                              // step in x for each dimension of the index space
+  push_sizes(push, {g.extent, 0, 0, 0}), push_sizes(push, {g.slice, 0, 0, 0});  // extent and stride of the gathered axis
   stream().dispatch(*find_moving_shader("gather", g.word_bytes), push.bytes(), groups_over(count32(count)));
 }
 

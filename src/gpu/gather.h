@@ -1,4 +1,4 @@
-// Gathers slices by indices that are known to be inside of their axis.
+// Gathers slices by indices that are known to be valid.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace treadle::gpu {
 
-/// Gathers y[outer, num_indices, slice] from x[outer, extent, slice]. All counts are in words. The indices have 64 bits.
+/// Gathers y[outer, num_indices, slice] from x[outer, extent, slice] by 64-bit indices. Numbers of elements are in words.
 struct SliceGathering {
   void* y = nullptr;
   const void *x = nullptr, *indices = nullptr;

@@ -1,4 +1,4 @@
-// Computes GatherGradRows: the indices are sorted with their positions, and addends of the same row are added up in their order.
+// Computes GatherGradRows: sorts the indices together with their positions, and sums the rows of dY that have the same index, in order.
 #include <fmt/format.h>
 
 #include "core/base/checked.h"
@@ -18,7 +18,7 @@ struct RowsState final : PackedState {
 
 struct GatheredRows {
   int64_t extent, inner, count, room;
-  int64_t items, firsts;  // offsets in the scratch memory
+  int64_t items, firsts;  // offsets in scratch memory, in bytes
   bool wide_index;
 
   static GatheredRows bind(BindContext& c) {
@@ -45,7 +45,7 @@ struct GatheredRows {
   }
 
  private:
-  // Makes the items that are sorted. For the shader scatter_targets.comp, an index is a tuple of one index.
+  // Makes the items that are then sorted. The shader scatter_targets.comp works on tuples of indices; here a tuple has one index.
   void make_items(RunContext& c, const RowsState& state, void* sorted) const {
     const vulkan::VulkanStream::FaultSite site =
         stream().fault_site(fmt::format("{}: an index is outside of the axis, which has {} elements", state.node, extent));
@@ -54,8 +54,8 @@ struct GatheredRows {
     for (const int64_t value : {count, item_extent(count), int64_t{1}, int64_t{wide_index ? 2 : 1}, int64_t{site.number}})
       push.word(static_cast<uint32_t>(value));
     for (const int64_t value : {int64_t{1}, int64_t{1}, int64_t{1}, std::max<int64_t>(count, 1)}) push.word(static_cast<uint32_t>(value));
-    for (int i = 0; i < 4; ++i) push.word(uint32_t{0});  // the indices of a tuple begin at slice 0
-    for (const int64_t first : {extent, int64_t{1}}) {   // the extents, and then the strides
+    for (int i = 0; i < 4; ++i) push.word(uint32_t{0});  // tuples start at slice 0
+    for (const int64_t first : {extent, int64_t{1}}) {   // first the extents, then the strides
       push.word(static_cast<uint32_t>(first));
       for (int i = 1; i < 4; ++i) push.word(uint32_t{0});
     }

@@ -28,7 +28,7 @@ std::string listed(const std::vector<PhysicalDevice>& devices) {
   return text.empty() ? "Vulkan finds none" : text;
 }
 
-// Uses a software device only if its index is given, so that nothing runs on the CPU unnoticed.
+// A software device, such as lavapipe, is used only if its index is given. So nothing runs on the CPU unnoticed.
 size_t choose(const std::vector<PhysicalDevice>& devices, const std::string& name) {
   const size_t colon = name.find(':');
   if (colon == std::string::npos) {
@@ -44,7 +44,7 @@ size_t choose(const std::vector<PhysicalDevice>& devices, const std::string& nam
   return index;
 }
 
-// Sessions that use the same GPU share one device, even if they name it differently.
+// Sessions that use the same GPU share one Device, even if they name it in different ways.
 std::shared_ptr<Device> make(const DeviceRequest& request) {
   static std::mutex mutex;
   static std::map<size_t, std::weak_ptr<vulkan::VulkanDevice>> made;
@@ -60,11 +60,11 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
 class GpuKernels final : public KernelTable {
  public:
   DeviceKernel find(const Graph& graph, const Node& node) const override {
-    // These kernels do not support values captured for bodies, and all others than generators read input 0.
+    // These kernels do not support nodes with captures (values that bodies read). All but those that generate tensors read input 0.
     const bool captures = node.inputs.size() != static_cast<size_t>(node.num_formal_inputs);
     if (!node.op || captures) return {};
     if (!node.has_input(0)) return node.inputs.empty() && !node.outputs.empty() ? find_random(graph, node) : DeviceKernel();
-    // A recurrent layer may have only its last state as output, and a Split only some of its parts.
+    // A recurrent layer may output only its last state, and a Split only some of its parts. So output 0 may be absent.
     if (node.outputs.empty() || node.outputs[0] == kNoValue) {
       const DeviceKernel moved = find_movement(graph, node);
       return moved.kernel ? moved : find_recurrent(graph, node);
@@ -72,7 +72,7 @@ class GpuKernels final : public KernelTable {
     const auto has_rank = [&](ValueId id) { return id == kNoValue || graph.type(id).has_rank(); };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), has_rank) ||
         !std::all_of(node.outputs.begin(), node.outputs.end(), has_rank)) {
-      // The kernels of these families check ranks when they are bound, so a rank may be unknown here.
+      // These families' kernels check ranks when they are bound, so they also support nodes whose ranks are unknown before the run.
       for (const auto find : {find_pointwise, find_movement, find_product, find_row_kernel, find_recurrent, find_gather, find_clip,
                               find_integers, find_top_k, find_placing})
         if (const DeviceKernel found = find(graph, node); found.kernel) return found;
@@ -112,7 +112,7 @@ std::vector<Gpu> offered_gpus() {
   std::vector<Gpu> gpus;
   try {
     gpus = list_gpus();
-  } catch (const Error&) {  // there is no Vulkan: a session that names a GPU says what is missing
+  } catch (const Error&) {  // no Vulkan: a session that names a GPU reports the reason
   }
   std::erase_if(gpus, [](const Gpu& gpu) { return !gpu.lacks.empty() || (gpu.is_software && !takes_software()); });
   return gpus;

@@ -1,5 +1,5 @@
-// Computes the gradients that are operators of their own: those of operators on rows, convolutions, pools, losses and operators that move
-// elements. Other gradients are graphs of ordinary operators.
+// Computes those gradients that are operators of their own: of operators on rows, convolutions, pools, losses, and operators that move
+// elements. All other gradients are graphs of ordinary operators.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace treadle::gpu {
 namespace {
 
 struct GradientState final : PackedState {
-  const vulkan::Shader* shaders[4] = {};  // the shaders of the node's passes, in the order in which they run
+  const vulkan::Shader* shaders[4] = {};  // shaders of the node's passes, in the order of execution
   std::string node;                       // name of the node, for error messages
 };
 const vulkan::Shader& pass(RunContext& c, size_t index) { return *c.packed<GradientState>().shaders[index]; }
@@ -32,7 +32,7 @@ vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
 
 // Gradients of operators on rows: softmax and normalizations.
 
-enum RowPass : uint32_t { softmax_rows, statistics, columns, normalization };  // the numbers of the passes in row_gradient.comp
+enum RowPass : uint32_t { softmax_rows, statistics, columns, normalization };  // numbers of the passes in row_gradient.comp
 
 struct RowGradient {
   int64_t rows = 0, length = 0;
@@ -70,7 +70,7 @@ struct RowGradient {
   }
 };
 
-/// BatchNormalization with the statistics of the batch, and its gradient.
+/// Computes BatchNormalization with the statistics of the batch, and its gradient.
 struct BatchStatistics {
   int64_t images = 0, channels = 1, inner = 1;
   bool is_gradient = false, has_mean = false, has_variance = false;
@@ -109,7 +109,7 @@ struct BatchStatistics {
 
 // Gradients of convolutions.
 
-/// The arguments of the shader convolution_transposed.comp, because the gradient of the image is the transposed convolution of dY.
+/// The arguments of the shader convolution_transposed.comp: the gradient of the image is the transposed convolution of dY.
 struct ConvolutionInputGradient {
   kernels::ConvParams params;
 
@@ -129,8 +129,8 @@ struct ConvolutionInputGradient {
   }
 };
 
-/// The arguments of the shader weights_gradient.comp. If there are few weights, the sums are divided into parts, so that there are enough
-/// work groups for the device.
+/// The arguments of the shader weights_gradient.comp. If there are few weights, the sums are divided into parts that different work groups
+/// compute, so that the device has enough work groups.
 struct ConvolutionWeightsGradient {
   kernels::ConvParams params;
   int64_t part, num_parts;
@@ -162,7 +162,7 @@ struct ConvolutionWeightsGradient {
 
  private:
   int64_t num_weights() const { return params.M * (params.C / params.group) * params.window.kernel_size(); }
-  void add_parts(RunContext& c) const {  // adds the parts with reduce.comp, which reduces along the axis of the parts
+  void add_parts(RunContext& c) const {  // sums the parts, as a reduction along the axis of the parts
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.scratch<void>());
     push_sizes(push, {num_weights(), num_parts, 0});
@@ -172,11 +172,11 @@ struct ConvolutionWeightsGradient {
   }
 };
 
-// Gradients of pools, and MaxPool in training.
+// Gradients of pools, and the MaxPool of training graphs.
 
 struct PoolGradient {
   kernels::Window window;
-  int64_t count;  // number of invocations
+  int64_t count;  // number of shader invocations
   bool of_maxima;
 
   static PoolGradient bind(BindContext& c) {
@@ -214,7 +214,7 @@ struct PoolGradient {
   }
 };
 
-/// MaxPool that also outputs the positions of the maxima, which its gradient reads.
+/// A MaxPool that also outputs the positions of the maxima, for its gradient.
 struct PoolWithIndices {
   kernels::Window window;
   int64_t count;
@@ -234,7 +234,7 @@ struct PoolWithIndices {
 
 // NegativeLogLikelihoodLoss and its gradient.
 
-enum LossPass : uint32_t { whole_loss, each_loss, sum_of_weights, loss_gradient };  // the numbers of the passes in loss.comp
+enum LossPass : uint32_t { whole_loss, each_loss, sum_of_weights, loss_gradient };  // numbers of the passes in loss.comp
 
 struct Loss {
   int64_t targets = 0, classes = 0, positions = 0, ignored = 0;
@@ -248,7 +248,7 @@ struct Loss {
     const std::string_view reduction = c.get_string("reduction", "mean");
     k.each = reduction == "none", k.mean = reduction == "mean";
     k.ignored = c.get_int("ignore_index"), k.ignores = c.node().attributes.has("ignore_index");
-    if (k.ignored != static_cast<int32_t>(k.ignored)) k.ignores = false;  // no class has this number, so labels with it are errors
+    if (k.ignored != static_cast<int32_t>(k.ignored)) k.ignores = false;  // a label with this number is then an error
     k.has_weights = c.has_input(weights), k.wide = c.dtype(1) == DType::int64;
     if (x.rank() < 2) throw Error(ErrorCode::invalid_argument, fmt::format("a loss over {}", to_string(x)));
     count32(x.num_elements());
@@ -339,7 +339,7 @@ DeviceKernel with_passes(const KernelDef& kernel, const Node& node, std::initial
   return {&kernel, std::move(state)};
 }
 
-/// Returns true if all float operands are float32.
+/// Returns true if all float operands and results are float32.
 bool is_float32(const Graph& graph, const Node& node) {
   const auto fits = [&](ValueId id) { return id == kNoValue || !is_float(graph.type(id).dtype) || graph.type(id).dtype == DType::float32; };
   return std::all_of(node.inputs.begin(), node.inputs.end(), fits) && std::all_of(node.outputs.begin(), node.outputs.end(), fits);
@@ -353,7 +353,7 @@ DeviceKernel find_loss(const Node& node) {
   return with_passes(loss, node, {{"loss", sum_of_weights}, {"loss", loss_gradient}});
 }
 
-uint32_t pool_gradient_kind(const Node& node) {  // returns the number of the kind in pool_gradient.comp
+uint32_t pool_gradient_kind(const Node& node) {  // returns the gradient's number in pool_gradient.comp
   if (node.op_type == "MaxPoolGrad") return 0;
   if (node.attributes.get_int("sums", 0) != 0) return 3;
   return node.attributes.get_int("count_include_pad", 0) != 0 ? 2 : 1;
@@ -381,7 +381,7 @@ DeviceKernel find_gradient(const Graph& graph, const Node& node) {
   if (node.op_type == "LayerNormalizationGrad" || node.op_type == "RMSNormalizationGrad")
     return with_passes(rows, node, {{"row_gradient", statistics}, {"row_gradient", columns}, {"row_gradient", normalization}});
   if (node.op_type == "BatchNormalizationGrad") return with_passes(batch, node, {{"batch_statistics", 1}});
-  const bool is_flat = rank(node.inputs[0]) <= 4;  // the shaders have no depth
+  const bool is_flat = rank(node.inputs[0]) <= 4;  // the shaders have no depth axis
   if (node.op_type == "ConvGradInput" && is_flat) return with_passes(image, node, {{"convolution_transposed"}});
   if (node.op_type == "ConvGradWeights" && is_flat)
     return with_passes(weights, node, {{"weights_gradient"}, {"reduce", static_cast<uint32_t>(kernels::Reduce::sum)}});

@@ -1,4 +1,4 @@
-// Computes Div, Mod and BitShift of integers, and Mod of floats. The host reports a division by zero when it waits for the stream.
+// Computes Div, Mod and BitShift of integers, and Mod of floats. A division by zero is reported when the host waits for the stream.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace treadle::gpu {
 namespace {
 
-/// The numbers of the operators in integers.comp.
+/// The operators, with their numbers in integers.comp.
 enum class IntegerOperator : uint32_t {
   quotient,
   floored_rest,
@@ -27,13 +27,13 @@ enum class IntegerOperator : uint32_t {
 struct IntegerState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   bool divides = false;
-  std::string fault;  // the error for a division by zero
+  std::string fault;  // error message for a division by zero
 };
 
 struct IntegerBinary {
   int64_t count;
   int rank;
-  uint32_t extends[2];  // bit i: the operand extends along dimension i of the shader's index space
+  uint32_t extends[2];  // bit i: operand not broadcast along dimension i of the index space
   int64_t dims[kMaxSpaceRank];
   ConvertedOperand a, b, y;
 

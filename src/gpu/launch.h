@@ -1,4 +1,4 @@
-// Shared by GPU kernels: their push constants, and the layout of elements.
+// Shared by all GPU kernels: push constants, the sizes of dispatches, matrix products, and the functions that find kernels.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace treadle::gpu {
 
-/// A dispatch's push constants, appended in the shader's order.
+/// The push constants of a dispatch. They must be appended in the order in which the shader declares them.
 class Push {
  public:
   Push& pointer(const void* address) { return add(reinterpret_cast<uint64_t>(address)); }
@@ -43,50 +43,52 @@ inline void push_sizes(Push& push, std::initializer_list<int64_t> sizes) {
 /// Returns the stream on which the calling thread runs a kernel.
 inline vulkan::VulkanStream& stream() { return *vulkan::VulkanStream::current(); }
 
-/// Returns the work groups for a dispatch over so many elements: groups of kGroupSize invocations, in rows of kGroupsInRow.
+/// Returns the work groups of a dispatch that has an invocation per element: groups of kGroupSize invocations, in rows of kGroupsInRow.
 std::array<uint32_t, 3> groups_over(uint32_t num_elements);
 
-/// Returns `count` work groups, one per item, in rows of kGroupsInRow.
+/// Returns the work groups of a dispatch that has `count` work groups, in rows of kGroupsInRow.
 std::array<uint32_t, 3> groups_for(int64_t count);
 
-/// Shaders count elements in 32 bits. @throws Error(not_implemented) if there are more
+/// Returns a number of elements in 32 bits, as shaders count them. @throws Error(not_implemented) if it is too large
 uint32_t count32(int64_t num_elements);
 
-/// Returns a number, such as a stride or a pad, with the 32 bits that it has in shaders. @throws Error(not_implemented) if it has more
+/// Returns a number such as a stride or a pad in 32 bits, as shaders use it. @throws Error(not_implemented) if it is too large
 int32_t signed32(int64_t number);
 
-/// The arguments of `batch` products Y = alpha A B + beta C. `a_row` is the distance in elements from one row of A to the next, and
-/// `a_column` from one column to the next; likewise for B and C. `a_step` and `b_step` are the distances in elements from the matrix of one
-/// product to that of the next.
+/// The arguments of `batch` matrix products Y = alpha A B + beta C. `a_row` is the distance, in elements, from one row of A to the next,
+/// `a_column` that from one column to the next; the names for B and C are alike. `a_step` and `b_step` are the distances from the matrix of
+/// one product to that of the next.
 struct ProductCall {
   void* y = nullptr;
-  const void *a = nullptr, *b = nullptr, *c = nullptr;  ///< c only if has_c
+  const void *a = nullptr, *b = nullptr, *c = nullptr;  ///< c is used only if has_c
   bool has_c = false;
   int64_t rows = 0, columns = 0, terms = 0;
   int64_t a_row = 0, a_column = 1, b_row = 1, b_column = 0, c_row = 0, c_column = 0;
-  int64_t batch = 1, a_step = 0, b_step = 0;  ///< `batch` is at most the limit of a dispatch's third dimension
+  int64_t batch = 1, a_step = 0, b_step = 0;  ///< `batch` must not exceed the limit of a dispatch's third dimension
   float alpha = 1, beta = 1;
-  std::array<const void*, 3> operands = {};  ///< the epilogue's operands
+  std::array<const void*, 3> operands = {};  ///< operands of the epilogue
 };
-/// @param shader  product.comp, for the elements' type
+/// @param shader  product.comp, compiled for the dtype of the elements
 void dispatch_product(const vulkan::Shader& shader, const ProductCall& call);
 
-/// Converts elements like Cast. @return the address of the result: `dst`, or `src` if the types are equal
+/// Converts elements as Cast does. Returns the address of the result: `dst`, or `src` if the dtypes are equal.
 const void* convert_elements(DType from, const void* src, DType to, void* dst, int64_t count);
 
-/// Limit of the dimensions of the index space of shaders that ShaderWriter writes.
+/// Limit for the number of dimensions of the index space in shaders that ShaderWriter writes.
 inline constexpr int kMaxSpaceRank = 8;
-/// Appends arrays of three numbers each, one number for each axis of a window, such as its extents. @throws Error as signed32() does
+/// Appends arrays of three numbers, one per axis of a window, such as its extents. @throws Error(not_implemented) as signed32() does
 void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers);
-/// Appends a window's extents, kernel, strides, dilations and begin pads, for shaders whose windows have two axes.
+/// Appends a window's extents, kernel, strides, dilations and begin pads, for shaders with two spatial axes.
 void push_plane(Push& push, const kernels::Window& window);
-/// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond kMaxSpaceRank
+/// Appends the extents 1 to rank - 1 of an index space, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond
+/// kMaxSpaceRank
 void push_extents(Push& push, int rank, const int64_t* dims);
 
-/// Each function returns the kernel for a node of its family of operators; an empty one if the node is of another family or not supported.
+/// Each function below returns the GPU kernel of a node in its family of operators; an empty one if the node is in another family or not
+/// supported.
 DeviceKernel find_pointwise(const Graph& graph, const Node& node);
-DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm and Conv, also with chains behind them; ConvTranspose
-DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and the like
+DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, Gemm and Conv, also with a chain after them; ConvTranspose
+DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and others that only copy elements
 DeviceKernel find_gather(const Graph& graph, const Node& node);
 DeviceKernel find_recurrent(const Graph& graph, const Node& node);
 DeviceKernel find_resampling(const Graph& graph, const Node& node);  ///< Pad, Resize, Range
@@ -95,18 +97,18 @@ DeviceKernel find_linear(const Graph& graph, const Node& node);  ///< LinearClas
 DeviceKernel find_svm(const Graph& graph, const Node& node);
 DeviceKernel find_columns(const Graph& graph, const Node& node);    ///< Scaler, Imputer, Binarizer
 DeviceKernel find_encoder(const Graph& graph, const Node& node);    ///< LabelEncoder, OneHotEncoder
-DeviceKernel find_quantized(const Graph& graph, const Node& node);  ///< products of bytes, DynamicQuantizeLinear
+DeviceKernel find_quantized(const Graph& graph, const Node& node);  ///< products of 8-bit integers, DynamicQuantizeLinear
 DeviceKernel find_blocked(const Graph& graph, const Node& node);    ///< products with weights of 4 or 8 bits
-DeviceKernel find_found(const Graph& graph, const Node& node);      ///< NonZero, NonMaxSuppression
+DeviceKernel find_found(const Graph& graph, const Node& node);      ///< NonZero, Compress, Unique, NonMaxSuppression
 DeviceKernel find_clip(const Graph& graph, const Node& node);
 DeviceKernel find_integers(const Graph& graph, const Node& node);  ///< Div, Mod, BitShift
 DeviceKernel find_top_k(const Graph& graph, const Node& node);
 DeviceKernel find_scatter(const Graph& graph, const Node& node);
-DeviceKernel find_placing(const Graph& graph, const Node& node);        ///< running sums, OneHot, Trilu, functions of float64
-DeviceKernel find_volume(const Graph& graph, const Node& node);         ///< convolutions of three dimensions
+DeviceKernel find_placing(const Graph& graph, const Node& node);        ///< cumulative sums, OneHot, Trilu, functions of float64
+DeviceKernel find_volume(const Graph& graph, const Node& node);         ///< 3-D convolutions
 DeviceKernel find_attention(const Graph& graph, const Node& node);      ///< Attention and RotaryEmbedding
-DeviceKernel find_cache(const Graph& graph, const Node& node);          ///< positions in caches of keys and values, and their updates
-DeviceKernel find_gathered_rows(const Graph& graph, const Node& node);  ///< gradients of the rows that a Gather read
+DeviceKernel find_cache(const Graph& graph, const Node& node);          ///< positions in key and value caches, and updates of these
+DeviceKernel find_gathered_rows(const Graph& graph, const Node& node);  ///< gradients of the table rows that a Gather read
 DeviceKernel find_sampling(const Graph& graph, const Node& node);       ///< GridSample, RoiAlign, DeformConv and the like
 DeviceKernel find_random(const Graph& graph, const Node& node);
 DeviceKernel find_determinant(const Graph& graph, const Node& node);
@@ -114,8 +116,8 @@ DeviceKernel find_narrow(const Graph& graph, const Node& node);  ///< Cast from 
 DeviceKernel find_fourier(const Graph& graph, const Node& node);
 DeviceKernel find_dropout(const Graph& graph, const Node& node);
 DeviceKernel find_gradient(const Graph& graph,
-                           const Node& node);                    ///< gradients; losses and normalizations of training; MaxPool with indices
-DeviceKernel find_update(const Graph& graph, const Node& node);  ///< updates of parameters by optimizers, and of a trainer's states
+                           const Node& node);                    ///< gradients; training losses and normalizations; MaxPool with indices
+DeviceKernel find_update(const Graph& graph, const Node& node);  ///< updates of parameters by optimizers, and of a trainer's state
 DeviceKernel find_row_kernel(const Graph& graph, const Node& node);  ///< reductions, softmax, normalizations, pools
 
 }  // namespace treadle::gpu

@@ -16,10 +16,10 @@ struct LinearState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   DeviceData data;
   ScoreShader scores;
-  size_t coefficients = 0, intercepts = 0;  // offsets in the device data
+  size_t coefficients = 0, intercepts = 0;  // offsets of the arrays in the device data
   int64_t count = 0, results = 0;
   bool has_intercepts = false;
-  std::unique_ptr<const PackedState> model;  // an ops::LinearModel whose type is that of `scores.numbers`
+  std::unique_ptr<const PackedState> model;  // an ops::LinearModel in the type `scores.numbers`
   size_t size_bytes() const override { return data.size_bytes(); }
 
   void check_columns(int64_t of_x) const {
@@ -33,7 +33,7 @@ struct LinearState final : PackedState {
 struct Linear {
   int64_t rows, columns;
   DType x;
-  int64_t numbers, sums;  // offsets in the scratch memory
+  int64_t numbers, sums;  // offsets in scratch memory, in bytes
 
   static Linear bind(BindContext& c) {
     const auto& state = c.packed<LinearState>();

@@ -1,4 +1,4 @@
-// Computes operators that only move elements: runs the host's kernels, whose copies the GPU executes.
+// Computes operators that only move elements. They run the host's kernels, whose copies are executed on the GPU.
 #include "ops/tensor/movement.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using kernels::CopyPlan;
 
-/// Returns the shader that copies elements of 1, 2 or 4 bytes by a plan of this rank.
+/// Returns a shader that copies elements of 1, 2 or 4 bytes as a CopyPlan of this rank describes.
 const vulkan::Shader& copy_shader(size_t element_bytes, int rank) {
   const DType dtype = element_bytes == 1 ? DType::uint8 : element_bytes == 2 ? DType::uint16 : DType::uint32;
   ShaderWriter shader(std::span(&dtype, 1), dtype, rank, /*output_is_strided=*/true);
@@ -27,7 +27,7 @@ const vulkan::Shader& copy_shader(size_t element_bytes, int rank) {
   return vulkan::Shader::of(shader.finish(), {}, "copy");
 }
 
-/// Returns a shader that is cached by element size (1, 2, 4 bytes) and rank - 1.
+/// Returns the shader of copy_shader() from a cache, whose indices are the element size (1, 2, 4 bytes) and rank - 1.
 const vulkan::Shader& cached_copy_shader(size_t element_bytes, int rank) {
   static const auto shaders = [] {
     std::array<std::array<const vulkan::Shader*, kMaxSpaceRank>, 3> made{};
@@ -38,7 +38,7 @@ const vulkan::Shader& cached_copy_shader(size_t element_bytes, int rank) {
   return *shaders[element_bytes / 2].at(static_cast<size_t>(rank - 1));
 }
 
-/// Converts a plan for longer elements to 4-byte words.
+/// Converts a plan that copies longer elements to one that copies 4-byte words.
 CopyPlan in_words(const CopyPlan& plan, int64_t words) {
   std::vector<int64_t> dims(plan.dims, plan.dims + plan.rank), src, dst;
   for (int axis = 0; axis < plan.rank; ++axis) {
@@ -52,7 +52,7 @@ CopyPlan in_words(const CopyPlan& plan, int64_t words) {
 class GpuMover final : public kernels::Mover {
  public:
   void copy(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) override {
-    // This is a Concat whose output begins with its first operand.
+    // Nothing to copy: a Concat's output begins in the memory of its first operand.
     if (src == dst && std::equal(plan.strides[0], plan.strides[0] + plan.rank, plan.strides[1])) return;
     for (const int operand : {0, 1}) {
       int64_t reach = 1;
@@ -72,7 +72,7 @@ class GpuMover final : public kernels::Mover {
   }
 
  private:
-  // Dispatches a copy for each index of the outermost dimension.
+  // Dispatches one copy for each index of the outermost dimension, because the plan has too many dimensions for one dispatch.
   void copy_outermost(const CopyPlan& plan, size_t element_bytes, const void* src, void* dst) {
     CopyPlan inner;
     inner.rank = plan.rank - 1;
@@ -86,11 +86,11 @@ class GpuMover final : public kernels::Mover {
   }
 };
 
-/// The host's kernel of a node, wrapped in a kernel that runs it with a Mover.
+/// The host's kernel of a node, and a GPU kernel that runs it with a Mover, which executes its copies on the GPU.
 struct MovementState final : PackedState {
   const KernelDef* host = nullptr;
   KernelDef on_gpu;
-  bool copies_apart = false;  // true if no two copies write the same element, and no copy reads an element that another one writes
+  bool copies_apart = false;  // true: the copies are independent, so they may run concurrently
 };
 
 void run_with_mover(const void* state, RunContext& c) {
@@ -101,8 +101,8 @@ void run_with_mover(const void* state, RunContext& c) {
   own.host->run(state, c);
 }
 
-/// Returns true if the host's kernel accesses elements only by strided_copy and copy_blocks: everything else that it reads, such as a
-/// shape, is known before the run. This is not true of the indices of a Gather.
+/// Returns true if the host's kernel accesses elements only by strided_copy and copy_blocks, and everything else that it reads, such as a
+/// shape, is known before the run. A Gather, for example, also reads indices.
 bool touches_by_copying(const OpDef& op) {
   if (op.moves != Moves::in_order && op.moves != Moves::anywhere) return false;
   auto is_copied_or_known = [&](const Port& input) {
@@ -112,7 +112,7 @@ bool touches_by_copying(const OpDef& op) {
   return std::ranges::all_of(op.inputs, is_copied_or_known);
 }
 
-/// The state of ConstantOfShape, which writes copies of one element.
+/// The state of a ConstantOfShape node, which copies one element to all positions.
 struct FillState final : PackedState {
   DeviceData data;
   int64_t element_bytes = 4;

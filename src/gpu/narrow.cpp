@@ -1,4 +1,4 @@
-// Computes Cast from and to codes of at most 8 bits.
+// Computes Cast from and to dtypes of at most 8 bits per element (codes), for which shaders have no arithmetic.
 #include "gpu/narrow.h"
 
 #include <optional>
@@ -12,7 +12,7 @@
 namespace treadle::gpu {
 namespace {
 
-/// The numbers of the kinds in narrow.comp.
+/// The kinds of codes, with their numbers in narrow.comp.
 enum class NarrowKind : uint32_t { integer, floating, scale };
 
 struct NarrowFormat {
@@ -42,7 +42,7 @@ std::optional<NarrowFormat> narrow_format(DType dtype) {
 
 struct NarrowState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  DType computed = DType::float32;  // type in which the shader reads numbers to encode: float32, or int32 to keep low bits
+  DType computed = DType::float32;  // dtype that the shader encodes: float32, or int32 to keep low bits
 };
 
 const vulkan::Shader* narrow_shader(DType dtype, bool writes, bool from_ints, const Attributes& attributes) {
@@ -101,8 +101,8 @@ struct Narrow {
   void run(RunContext& c) const { write_narrow(*c.packed<NarrowState>().shader, to, x.read(c, 0), c.out<void>(0), x.count); }
 };
 
-/// Returns true if numbers of the type can be converted by way of float32: either float32 represents all of them, or those that it rounds
-/// are beyond the range of the small float.
+/// Returns true if a conversion may go through float32: float32 represents all numbers of the type, or those that it rounds are too large
+/// for the small float anyway.
 bool converts_to_small_floats(DType from, DType to) {
   Arithmetic type{};
   if (!arithmetic_of(from, type) || from == DType::float64) return false;
@@ -124,7 +124,7 @@ void read_narrow(const vulkan::Shader& reader, const void* codes, void* numbers,
 }
 
 void write_narrow(const vulkan::Shader& writer, DType dtype, const void* numbers, void* codes, int64_t count) {
-  const int64_t together = bits_of(dtype) == 8 ? 1 : bits_of(dtype) == 4 ? 2 : 4;  // codes that fill whole bytes
+  const int64_t together = bits_of(dtype) == 8 ? 1 : bits_of(dtype) == 4 ? 2 : 4;  // number of codes that fill whole bytes
   dispatch_narrow(writer, codes, numbers, count, (count + together - 1) / together);
 }
 
@@ -137,7 +137,7 @@ DeviceKernel find_narrow(const Graph& graph, const Node& node) {
   auto state = std::make_shared<NarrowState>();
   Arithmetic other{};
   if (source) {
-    // NaN, and numbers outside of an integer type, are converted to different integers on different devices.
+    // Excludes these conversions: devices differ in how they convert NaN, and numbers that the integer type cannot represent.
     if (!arithmetic_of(to, other) || (source->kind != NarrowKind::integer && other != Arithmetic::f32 && other != Arithmetic::f64))
       return {};
     state->shader = narrow_reader(from);

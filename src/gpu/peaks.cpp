@@ -10,10 +10,10 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int kTries = 3;  // number of measurements, of which the best counts, because other processes may use the device at the same time
+constexpr int kTries = 3;  // number of measurements; the best one counts, as other processes may disturb the others
 constexpr double kLeastSeconds = 0.005;
 
-// Returns the seconds that the device takes for the stream's work.
+// Returns the number of seconds that the device needs for the work that `enqueue` gives to the stream.
 double seconds_of(Stream& stream, const std::function<void()>& enqueue) {
   double seconds = 0;
   stream.begin_timed();
@@ -58,7 +58,7 @@ std::vector<std::pair<double, double>> bytes_per_second(Device& device, Stream& 
       from = device.allocate(bytes);
       to = device.allocate(bytes);
     } catch (const Error&) {
-      break;  // the device has no room for larger copies
+      break;  // the device lacks memory for larger copies
     }
     const auto copy = [&](int times) {
       return best_of(stream, [&] {
@@ -70,7 +70,7 @@ std::vector<std::pair<double, double>> bytes_per_second(Device& device, Stream& 
     const int times = static_cast<int>(std::clamp(kLeastSeconds / seconds, 1.0, 100.0));
     if (times > 1) seconds = copy(times) / times;
     rates.emplace_back(static_cast<double>(touched), static_cast<double>(touched) / seconds);
-    if (seconds * kTries > 0.1) break;  // the device is slow, so larger copies would tell nothing new
+    if (seconds * kTries > 0.1) break;  // a slow device: larger copies would give the same rate
   }
   return rates;
 }

@@ -20,10 +20,10 @@ namespace {
 
 struct PlacingState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  int64_t words = 1;               // number of words of an element that is only copied
-  DType index = DType::undefined;  // the type in which OneHot reads its indices
-  uint32_t one[2] = {};            // the last two words of EyeLike's 1
-  FunctionParameters parameters;   // parameters of a function of float64
+  int64_t words = 1;               // words per element, for elements that are only copied
+  DType index = DType::undefined;  // dtype in which OneHot reads its indices
+  uint32_t one[2] = {};            // the last two words of the number 1, for EyeLike
+  FunctionParameters parameters;   // parameters of the float64 function
   std::string node;                // name of the node, for error messages
 };
 
@@ -125,7 +125,7 @@ struct ReverseSequence {
   }
 };
 
-/// BitCast. Its output may be its input.
+/// Computes BitCast. The output may be in the memory of the input, so that nothing is copied.
 struct Bits {
   size_t bytes;
 
@@ -150,7 +150,8 @@ struct WideFunction {
   }
 };
 
-/// Returns the number of a function in unary.comp: that of kernels::Unary, or one of its own; nullopt if the shader lacks it.
+/// Returns the number that a function has in unary.comp: that of kernels::Unary, or one from 100 on; nullopt if the shader lacks the
+/// function.
 std::optional<uint32_t> wide_function(const ScalarFunction& function) {
   using kernels::ChainOp, kernels::Unary;
   switch (function.step) {
@@ -170,7 +171,7 @@ DeviceKernel with(const KernelDef& kernel, std::shared_ptr<PlacingState> state) 
   return state->shader ? DeviceKernel{&kernel, std::move(state)} : DeviceKernel();
 }
 
-/// Returns the type in which one_hot.comp reads indices of the given type; undefined if it does not support them.
+/// Returns the dtype to which indices are converted for one_hot.comp; undefined if the shader does not support them.
 DType index_type(DType given) {
   switch (given) {
     case DType::int64:
@@ -186,7 +187,7 @@ DType index_type(DType given) {
   }
 }
 
-/// uint32 and uint64 are added and multiplied as int32 and int64, which gives the same bits.
+/// Returns the dtype in which numbers are summed and multiplied. For uint32 and uint64, signed arithmetic gives the same bits.
 DType summed_type(DType dtype) { return dtype == DType::uint32 ? DType::int32 : dtype == DType::uint64 ? DType::int64 : dtype; }
 
 DeviceKernel find_one_hot(const Graph& graph, const Node& node, std::shared_ptr<PlacingState> state) {
@@ -201,7 +202,7 @@ DeviceKernel find_one_hot(const Graph& graph, const Node& node, std::shared_ptr<
   return with(one_hot, std::move(state));
 }
 
-/// Sets the shader that copies whole elements. @return false if elements have no whole bytes
+/// Sets the shader that copies elements. @return false if elements do not occupy whole bytes
 bool set_moving_shader(PlacingState& state, const std::string& file, DType dtype) {
   if (!ops::has_plain_bytes(dtype)) return false;
   const int64_t bytes = ops::element_bytes(dtype), word = std::min<int64_t>(bytes, 4);
@@ -213,7 +214,7 @@ bool set_moving_shader(PlacingState& state, const std::string& file, DType dtype
 DeviceKernel find_eye_like(DType dtype, std::shared_ptr<PlacingState> state) {
   static const KernelDef eye_like = kernel<EyeLike>("gpu");
   if (!set_moving_shader(*state, "eye", dtype)) return {};
-  uint64_t one = 0;  // the bits of the number 1 in the type of the elements
+  uint64_t one = 0;  // the bits of the number 1 in `dtype`
   visit_dtype<concat_t<NumericTypes, TypeList<bool>>>(dtype, [&]<typename T>() {
     const T number = static_cast<T>(1);
     std::memcpy(&one, &number, sizeof(T));

@@ -1,4 +1,4 @@
-// Computes pointwise operators and chains of them. Writes a shader for each node, by the registry's description of its operators.
+// Computes pointwise operators and chains of them. Writes a shader for each node, from the description of its operators in the registry.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,18 +20,18 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr size_t kMaxInputs = 12;  // more addresses do not fit into the push constants
+constexpr size_t kMaxInputs = 12;  // the push constants have no space for more addresses
 
-/// The formula of a node, and its shaders by the rank of the index space, which is known when the kernel is bound.
+/// The code of a node, and its shaders. There is a shader for each rank of the index space, which is known when the kernel is bound.
 class PointwiseState final : public PackedState {
  public:
-  std::vector<int> operands;  ///< the inputs of the node that the shader reads
+  std::vector<int> operands;  ///< indices of the node's inputs that the shader reads
   std::vector<DType> inputs;  ///< the dtypes of these inputs
   DType output = DType::undefined;
   Formula formula;
   std::string name;
-  /// For quantization with codes that shaders have no arithmetic for: the shaders that convert each operand to float32, and the result from
-  /// float32. Otherwise null.
+  /// For quantization with codes that shaders cannot compute with: the shaders that convert each operand to float32, and the result from
+  /// float32 to codes. Otherwise null.
   const vulkan::Shader* readers[3] = {};
   const vulkan::Shader* writer = nullptr;
 
@@ -59,7 +59,7 @@ struct Pointwise {
   uint32_t size;
   int rank;
   int64_t dims[kMaxSpaceRank];
-  uint8_t extends[kMaxInputs];  // bit i: the input extends along dimension i
+  uint8_t extends[kMaxInputs];  // bit i: the input is not broadcast along dimension i
 
   static Pointwise over(const BindContext& c, std::span<const int64_t> output, const Shapes& shapes) {
     const auto plan = kernels::plan_broadcast<kMaxInputs>(output, shapes);
@@ -73,7 +73,7 @@ struct Pointwise {
   }
   static Pointwise bind(BindContext& c) {
     const std::vector<int>& operands = c.packed<PointwiseState>().operands;
-    Shapes shapes{};  // those beyond the last operand are scalars
+    Shapes shapes{};  // entries after the last operand are treated as scalars
     for (size_t i = 0; i < operands.size(); ++i) shapes[i] = c.shape(operands[i]).dims();
     return over(c, c.output_shape(0).dims(), shapes);
   }
@@ -101,7 +101,8 @@ struct Pointwise {
   }
 };
 
-/// QuantizeLinear and DequantizeLinear, whose scales and zero points lie along an axis, in blocks along an axis, or are one number.
+/// Computes QuantizeLinear and DequantizeLinear. Scales and zero points are one number, one per index of an axis, or one per block along an
+/// axis.
 struct Quantization : Pointwise {
   static Quantization bind(BindContext& c) {
     const Shape& x = c.shape(0);
@@ -111,7 +112,7 @@ struct Quantization : Pointwise {
       const auto axis = static_cast<size_t>(c.axis("axis", 1, x.rank()));
       dims.assign(c.shape(1).dims().begin(), c.shape(1).dims().end());
       const int64_t block = block_extent(c.get_int("block_size"), x, c.shape(1), axis);
-      // The axis becomes two: blocks, and elements of a block, which share a scale.
+      // Splits the axis into two, the blocks and the elements of a block, so that the scales broadcast over the second one.
       const auto behind = static_cast<std::ptrdiff_t>(axis) + 1;
       whole[axis] = dims[axis], whole.insert(whole.begin() + behind, block);
       dims.insert(dims.begin() + behind, 1);
@@ -137,7 +138,7 @@ struct Quantization : Pointwise {
   }
 };
 
-/// Returns true if blocks of scales divide an axis evenly, as far as that is known before the run.
+/// Returns true if blocks divide the axis evenly, or if one block covers it. The extent must be known before the run.
 bool has_even_blocks(const Graph& graph, const Node& node) {
   const int64_t block = node.attributes.get_int("block_size"), axis = node.attributes.get_int("axis", 1);
   const SymbolicShape &x = *graph.type(node.inputs[0]).shape, &scales = *graph.type(node.inputs[1]).shape;
@@ -147,10 +148,10 @@ bool has_even_blocks(const Graph& graph, const Node& node) {
   return extent.is_const() && (extent.value() % block == 0 || extent.value() <= block);
 }
 
-/// Quantization with codes that are converted to float32 in scratch memory, or from float32 there.
+/// Quantization with codes that shaders cannot compute with. They are converted to or from float32 in scratch memory.
 struct NarrowQuantization : Quantization {
   DType codes;
-  int64_t counts[3], places[3], result_count, result;  // numbers of elements, and their offsets in scratch memory
+  int64_t counts[3], places[3], result_count, result;  // numbers of elements; offsets in scratch, in bytes
 
   static NarrowQuantization bind(BindContext& c) {
     const auto& state = c.packed<PointwiseState>();
@@ -182,12 +183,13 @@ bool fits(size_t inputs, size_t rank) {
   return inputs <= kMaxInputs && rank <= kMaxSpaceRank && 8 * (1 + inputs) + 4 * rank + (inputs + 3) / 4 * 4 <= vulkan::kMaxPushBytes;
 }
 
-/// Makes the kernel of a node. @param operands  the node's inputs that the formula reads
+/// Returns the kernel of a node. @param operands  indices of the node's inputs that the code reads
 template <typename Kernel = Pointwise>
 DeviceKernel make(const Graph& graph, const Node& node, std::vector<int> operands, Formula formula) {
   static const KernelDef kernel = treadle::kernel<Kernel>("gpu");
   const Type& output = graph.type(node.outputs[0]);
-  // A rank that is only known in a run may have any value, but few operands fit into the push constants with that many dimensions.
+  // If the rank is unknown before the run, assumes the largest. The more dimensions there are, the fewer operands fit into the push
+  // constants.
   const size_t rank = output.shape ? std::max<size_t>(output.shape->size(), 1) : size_t{kMaxSpaceRank};
   if (!fits(operands.size(), rank)) return {};
   auto state = std::make_shared<PointwiseState>();
@@ -199,7 +201,7 @@ DeviceKernel make(const Graph& graph, const Node& node, std::vector<int> operand
   return {&kernel, std::move(state)};
 }
 
-/// Quantization to and from codes that shaders have no arithmetic for.
+/// Returns the kernel for quantization with codes that shaders cannot compute with.
 DeviceKernel find_narrow_quantization(const Graph& graph, const Node& node) {
   static const KernelDef kernel = treadle::kernel<NarrowQuantization>("gpu");
   const bool quantizes = node.op_type == "QuantizeLinear";
@@ -225,14 +227,14 @@ DeviceKernel find_narrow_quantization(const Graph& graph, const Node& node) {
   return {&kernel, std::move(state)};
 }
 
-/// Quantization to and from integers of 8 and 16 bits, and from those of 32.
+/// Returns the kernel for quantization to and from 8-bit and 16-bit integers, and for dequantization of int32.
 DeviceKernel find_quantization(const Graph& graph, const Node& node) {
   const bool quantizes = node.op_type == "QuantizeLinear";
   const DType x = graph.type(node.inputs[0]).dtype, y = graph.type(node.outputs[0]).dtype, codes = quantizes ? y : x;
   if (!graph.type(node.inputs[0]).has_rank() || !graph.type(node.inputs[1]).has_rank()) return {};
   const DType scale = graph.type(node.inputs[1]).dtype;
   const size_t rank = graph.type(node.inputs[1]).shape->size();
-  // A quotient may be asked for in 16 bits.
+  // A QuantizeLinear that divides in 16 bits is not supported.
   if (quantizes && (scale != DType::float32 || node.attributes.get_int("precision", static_cast<int64_t>(scale)) > 1)) return {};
   const bool in_blocks = node.attributes.get_int("block_size") != 0;
   if (in_blocks ? !has_even_blocks(graph, node) : rank > 1 || (rank == 1 && graph.type(node.inputs[0]).shape->size() < 2)) return {};
@@ -247,7 +249,7 @@ DeviceKernel find_quantization(const Graph& graph, const Node& node) {
   return make<Quantization>(graph, node, std::move(operands), quantizes ? quantization_formula(codes) : write_dequantization);
 }
 
-/// Returns the positions of values among the node's inputs; empty if a value is no input.
+/// Returns the index of each value among the node's inputs; empty if a value is not an input.
 std::vector<int> positions_of(const Node& node, std::span<const ValueId> values) {
   std::vector<int> positions;
   for (const ValueId value : values) {

@@ -1,4 +1,4 @@
-// Computes matrix products, and convolutions as products, including the chains of pointwise operators after them.
+// Computes matrix products, and convolutions as matrix products, including a chain of pointwise operators after them.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -15,23 +15,23 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kTile = 64;  // rows and columns computed by a work group
+constexpr int64_t kTile = 64;  // number of rows, and of columns, that a work group computes
 
 int64_t tiles(int64_t extent) { return (extent + kTile - 1) / kTile; }
 
 struct ProductState final : PackedState {
   const vulkan::Shader* shader = nullptr;
   int64_t element_bytes = 4;
-  const vulkan::Shader* direct = nullptr;  // the shader of convolutions with few channels per group
+  const vulkan::Shader* direct = nullptr;  // shader for convolutions with few channels per group
   Epilogue epilogue;
 
-  /// Returns the addresses of the epilogue's operands for a part of the result that begins with this element and row.
+  /// Returns the addresses of the epilogue's operands for a part of the result, which begins with this element and this row.
   std::array<const void*, 3> operands(RunContext& c, int64_t first_element, int64_t first_row) const {
     return epilogue.operands(c, first_element * element_bytes, first_row * element_bytes);
   }
 };
 
-/// The arguments of the shader product.comp for all matrices of a batch.
+/// The arguments of the shader product.comp, for all matrices of a batch.
 struct MatrixProduct {
   kernels::GemmShape shape;
   kernels::BatchStrides batch;
@@ -111,7 +111,7 @@ struct Conv {
   }
 
  private:
-  // Dispatches `images` images, from `first` on.
+  // Dispatches the work for `images` images, beginning with image `first`.
   void dispatch(RunContext& c, int64_t first, int64_t images) const {
     const auto& state = c.packed<ProductState>();
     const kernels::Window& w = params.window;
@@ -133,7 +133,7 @@ struct Conv {
 
 /// The arguments of the shader convolution_transposed.comp.
 struct ConvTranspose {
-  kernels::ConvParams params;  // the parameters of the convolution from Y to X
+  kernels::ConvParams params;  // the convolution from Y to X, which is transposed
   bool has_bias;
 
   static ConvTranspose bind(BindContext& c) {
@@ -154,7 +154,7 @@ struct ConvTranspose {
   }
 };
 
-/// Returns true for the types whose products are computed by product_wide.comp.
+/// Returns true for the dtypes whose matrix products product_wide.comp computes.
 bool is_wide(DType dtype) { return dtype == DType::float64 || (is_integer(dtype) && bits_of(dtype) >= 32); }
 
 bool are_alike(const Graph& graph, const Node& node) {
@@ -179,8 +179,8 @@ void dispatch_product(const vulkan::Shader& shader, const ProductCall& call) {
 }
 
 namespace {
-/// Finds the kernel for a product that a training step computes in a lower precision: operands are rounded, and sums stay float32. Does not
-/// round them if the precision is three bfloat16 products in place of float32, because float32 itself is more exact.
+/// Finds the kernel for a product of a training step in lower precision: operands are rounded, and sums stay float32. If the precision is
+/// bfloat16x3 (three bfloat16 products that approximate float32), operands are not rounded, because float32 itself is more exact.
 DeviceKernel find_rounded(const Graph& graph, const Node& node, const KernelDef& kernel) {
   const std::string_view precision = ops::precision_of(node);
   const uint32_t constants[] = {0, 0, 0,
@@ -210,7 +210,7 @@ DeviceKernel find_product(const Graph& graph, const Node& node) {
                                                               : nullptr;
   if (!found) return {};
   const bool is_convolution = found == &conv || found == &transposed;
-  // A kernel's depth is not among the push constants. The weights have the image's rank.
+  // The push constants of these shaders have no depth axis. If the image's rank is unknown, the rank of the weights tells it.
   const Type &image = graph.type(node.inputs[0]), &weights = graph.type(node.inputs[1]);
   const size_t rank = image.has_rank() ? image.shape->size() : weights.has_rank() ? weights.shape->size() : kMaxRank;
   if (is_convolution && rank > 4) return {};
@@ -221,7 +221,7 @@ DeviceKernel find_product(const Graph& graph, const Node& node) {
   if (found == &transposed) {
     state->shader = find_shader("convolution_transposed", dtype);
   } else if (is_wide(dtype)) {
-    // Sums of products of unsigned integers have the same bits as those of signed integers.
+    // Unsigned integers are computed as signed ones: the sums of products have the same bits.
     if (is_convolution || !node.domain.empty() || (is_integer(dtype) && found == &gemm)) return {};
     const DType computed = dtype == DType::uint32 ? DType::int32 : dtype == DType::uint64 ? DType::int64 : dtype;
     state->shader = find_shader("product_wide", computed);

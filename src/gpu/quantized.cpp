@@ -14,20 +14,20 @@ namespace {
 using ops::IntegerPlaces;
 using ops::QuantizationLines;
 
-constexpr int64_t kByteTile = 64;  // numbers of rows and columns that a work group computes
+constexpr int64_t kByteTile = 64;  // number of rows, and of columns, that a work group computes
 
 int64_t byte_tiles(int64_t extent) { return (extent + kByteTile - 1) / kByteTile; }
 
-/// Operands of QuantizedMatMul, whose sums become floats.
+/// Inputs of QuantizedMatMul, which converts its sums to floats.
 constexpr IntegerPlaces kToFloat{.x = 0, .x_zero = 2, .w = 3, .w_zero = 5, .x_scale = 1, .w_scale = 4};
 
 struct IntegerState final : PackedState {
   const IntegerPlaces* at = nullptr;
-  const vulkan::Shader *sums = nullptr, *direct = nullptr;  ///< `direct` is used for convolutions with few channels per group
-  const vulkan::Shader* requantize = nullptr;               ///< null if the result is the sums themselves
+  const vulkan::Shader *sums = nullptr, *direct = nullptr;  ///< `direct`: for convolutions with few channels per group
+  const vulkan::Shader* requantize = nullptr;               ///< null if the sums themselves are the result
 };
 
-// The flags of product_bytes.comp and requantize.comp.
+// These flags have the same values as in product_bytes.comp and requantize.comp.
 enum ZeroFlag : uint32_t { has_x_zero = 1, has_w_zero = 2, x_zero_per_line = 4, w_zero_per_line = 8 };
 enum ScaleFlag : uint32_t { has_sum_bias = 1, x_per_row = 2, w_per_row = 4, w_per_column = 8 };
 
@@ -36,9 +36,9 @@ uint32_t zero_flags(const QuantizationLines& x, const QuantizationLines& w) {
          (w.per_line ? w_zero_per_line : 0U);
 }
 
-/// Converts sums to codes. The sums are in scratch memory, unless they are the result.
+/// Converts int32 sums to codes or floats. The sums are in scratch memory, unless they themselves are the result.
 struct Requantizing {
-  int64_t rows = 1, columns = 1, count = 0;  // extents of a matrix, and the number of all sums
+  int64_t rows = 1, columns = 1, count = 0;  // extents of each matrix; number of all sums
   uint32_t flags = 0;
 
   int32_t* sums(RunContext& c) const { return c.packed<IntegerState>().requantize ? c.scratch<int32_t>() : c.out<int32_t>(0); }
@@ -84,7 +84,7 @@ struct ByteProduct : Requantizing {
     k.rows = a.rank() == 1 ? 1 : a[a.rank() - 2], k.columns = b.rank() == 1 ? 1 : b.back();
     k.a_zeros = QuantizationLines::bind(c, at.x_zero, k.rows, 2, a, "a_zero_point");
     k.b_zeros = QuantizationLines::bind(c, at.w_zero, k.columns, 1, b, "b_zero_point");
-    // If zero points belong to rows, they are those of one matrix, so the batch must not be merged into the rows.
+    // Zero points per row belong to the rows of a single matrix. So the batch must not be merged into the rows.
     k.product = ops::Product::of(a, b, !k.a_zeros.per_line);
     count32(c.num_elements(at.x)), count32(c.num_elements(at.w));
     if (state.requantize)
@@ -105,7 +105,7 @@ struct ByteProduct : Requantizing {
   void dispatch(RunContext& c, const kernels::BatchOffsets& at, int64_t matrices, int64_t a_step, int64_t b_step) const {
     const auto& state = c.packed<IntegerState>();
     const kernels::GemmShape& s = product.shape;
-    // The zero points of each matrix follow those of the matrix before it.
+    // If matrices have zero points of their own, they are stored one matrix after the other.
     const int64_t a_zero = a_zeros.per_matrix ? s.M : 0, b_zero = b_zeros.per_matrix ? s.N : 0, terms = std::max<int64_t>(s.K, 1);
     const auto zeros = [&](int input, int64_t offset) { return c.in<uint8_t>(input) ? c.in<uint8_t>(input) + offset : nullptr; };
     Push push;
@@ -181,13 +181,13 @@ struct DynamicQuantization {
     push.word(static_cast<uint32_t>(count)).word(static_cast<uint32_t>(parts));
     for (const int output : {1, 2}) push.word(uint32_t{c.out<void>(output) != nullptr});
     stream().dispatch(*state.sums, push.bytes(), groups_for(parts));
-    stream().dispatch(*state.requantize, push.bytes(), groups_over(std::max(count32(count), 1U)));  // an empty x has a scale as well
+    stream().dispatch(*state.requantize, push.bytes(), groups_over(std::max(count32(count), 1U)));  // even an empty x has a scale
   }
 };
 
 bool is_byte(DType dtype) { return dtype == DType::int8 || dtype == DType::uint8; }
 
-/// Returns true if the operands are bytes, and the scales are float32 and shared by all matrices.
+/// Returns true if the operands are 8-bit integers, and the scales are float32 and shared by all matrices.
 bool takes_operands(const Graph& graph, const Node& node, const IntegerPlaces& at) {
   const auto type_of = [&](int input) -> const Type& { return graph.type(node.inputs[static_cast<size_t>(input)]); };
   for (const int input : {at.x_scale, at.w_scale, at.y_scale})

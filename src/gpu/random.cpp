@@ -1,5 +1,5 @@
-// Computes random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial. Computes in float64, which gives the host's numbers except
-// for the last bit of functions, or in float32 if the device has no float64.
+// Computes random numbers: RandomUniform, RandomNormal, Bernoulli, Multinomial. In float64, they equal the host's numbers, except for the
+// last bit of functions. If the device has no float64, they are computed in float32.
 #include <cstring>
 #include <optional>
 
@@ -13,11 +13,11 @@
 namespace treadle::gpu {
 namespace {
 
-/// The numbers of the kinds in random.comp.
+/// The kinds of random numbers, with their numbers in random.comp.
 enum class RandomKind : uint32_t { uniform, normal, bernoulli, cumulate, draw };
 
 struct RandomState final : PackedState {
-  const vulkan::Shader *wide = nullptr, *narrow = nullptr;  // computed in float64 and in float32
+  const vulkan::Shader *wide = nullptr, *narrow = nullptr;  // shaders for float64 and for float32
   const vulkan::Shader *wide_sums = nullptr, *narrow_sums = nullptr;
 };
 
@@ -49,12 +49,12 @@ void dispatch_random(const vulkan::Shader& wide, const vulkan::Shader* narrow, c
   stream().dispatch(has_wide ? wide : *narrow, push.bytes(), groups_over(count32(invocations)));
 }
 
-/// RandomUniform, RandomNormal and their forms with Like; Bernoulli.
+/// Computes RandomUniform, RandomNormal, RandomUniformLike, RandomNormalLike and Bernoulli.
 struct Random {
   int64_t count;
   uint64_t key;
   double offset, scale;
-  ConvertedOperand x, y;  // x: Bernoulli's probabilities
+  ConvertedOperand x, y;  // x: the probabilities, for Bernoulli only
 
   static Random bind(BindContext& c) {
     const std::string& op_type = c.node().op_type;
@@ -120,7 +120,7 @@ std::optional<RandomKind> random_kind(const Node& node) {
   return std::nullopt;
 }
 
-/// @param is_wide  true if the operands are float64, which float32 cannot represent, so `narrow` is null
+/// @param is_wide  true: the operands are float64, for which there is no `narrow` shader, since float32 cannot represent them
 void find_shaders(RandomKind kind, bool is_wide, const vulkan::Shader*& wide, const vulkan::Shader*& narrow) {
   const uint32_t constants[] = {static_cast<uint32_t>(kind), uint32_t{is_wide}};
   wide = find_shader("random", DType::float64, constants);

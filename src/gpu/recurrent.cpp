@@ -1,4 +1,4 @@
-// Computes RNN, GRU and LSTM: first the products with W for all steps at once, then one step after the other, each by a dispatch.
+// Computes RNN, GRU and LSTM. First computes the products with W for all time steps at once. Then dispatches one step after the other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using kernels::RnnKind;
 using kernels::RnnParams;
 using kernels::Unary;
 
-// The flags have the values of those in recurrent.comp.
+// These flags have the same values as in recurrent.comp.
 enum Flag : uint32_t {
   has_bias = 1,
   has_lengths = 2,
@@ -39,7 +39,7 @@ enum Flag : uint32_t {
 struct RecurrentState final : PackedState {
   RnnKind kind = RnnKind::rnn;
   const vulkan::Shader* product = nullptr;
-  const vulkan::Shader* steps[2] = {};  // the shader of a step, by direction
+  const vulkan::Shader* steps[2] = {};  // shader of a time step, for each direction
   std::string node;                     // name of the node, for error messages
 };
 
@@ -52,13 +52,13 @@ struct Recurrent {
   static Recurrent bind(BindContext& c) {
     Recurrent k{ops::bind_recurrent(c, c.packed<RecurrentState>().kind), {}, 0, {}, 0, {}, {}};
     const RnnParams& p = k.params;
-    // Some exporters write an empty tensor for an absent one.
+    // Some exporters write an empty tensor instead of an absent one.
     for (int i = 0; i < 8; ++i) k.has_input[i] = i < c.num_inputs() && c.has_input(i) && c.num_elements(i) > 0;
     ops::ScratchLayout layout;
     const auto take = [&layout](int64_t elements) { return layout.take(count32(elements) * sizeof(float)); };
     k.gates = take(p.steps * p.batch * p.gates() * p.hidden);
     // The last step writes its states with the strides of the outputs, even if the node does not have these outputs. So the states in
-    // scratch memory have room for all directions.
+    // scratch memory need the size for all directions.
     for (int64_t& state : k.states) state = take(p.num_directions() * p.batch * p.hidden);
     k.cell = take(p.num_directions() * p.batch * p.hidden);
     for (const int i : {ops::kX, ops::kW, ops::kR}) count32(c.num_elements(i));
@@ -72,7 +72,7 @@ struct Recurrent {
     return k;
   }
   void run(RunContext& c) const {
-    void* operands[11] = {};  // addresses of the operands, as float32
+    void* operands[11] = {};  // addresses of the operands, converted to float32
     for (int i = 0; i < 8; ++i)
       if (has_input[i]) operands[i] = const_cast<void*>(inputs[i].read(c, i));
     for (int i = 0; i < 3; ++i)
@@ -112,7 +112,7 @@ struct Recurrent {
     if (is_lstm && (!is_first || has_input[ops::kInitialC])) flags |= has_c;
     Call call{};
     call.direction = direction;
-    // A model's states may have the batch in front of the directions.
+    // In the model's states, the axis of the batch may come before that of the directions.
     const int64_t outside = params.batch_first ? params.num_directions() * params.hidden : params.hidden;
     call.in_stride = is_first ? outside : params.hidden;
     call.r = c.in<float>(ops::kR) + direction * all_gates * params.hidden;
@@ -157,7 +157,7 @@ struct Recurrent {
   }
 };
 
-/// Returns true if the shader has the function.
+/// Returns true if recurrent.comp supports the activation function.
 bool is_known(Unary function) {
   constexpr Unary kKnown[] = {Unary::none,        Unary::relu,     Unary::leaky_relu, Unary::thresholded_relu,
                               Unary::sigmoid,     Unary::tanh,     Unary::elu,        Unary::hard_sigmoid,
@@ -165,7 +165,7 @@ bool is_known(Unary function) {
   return std::find(std::begin(kKnown), std::end(kKnown), function) != std::end(kKnown);
 }
 
-/// Returns the shader of a direction's steps; null if it lacks one of the functions.
+/// Returns the shader for the time steps of a direction; null if it lacks one of the activation functions.
 const vulkan::Shader* step_shader(const RnnParams& params, int direction) {
   std::vector<uint32_t> constants{static_cast<uint32_t>(params.kind)};
   for (const kernels::RnnActivation& activation : params.activations[direction]) {

@@ -1,5 +1,5 @@
-// Computes Pad, CenterCropPad and Resize, in which the position of an output element determines the input elements that it depends on, and
-// Range, in which the position determines the element.
+// Computes Pad, CenterCropPad, Resize and Range. The position of an output element determines which input elements it depends on or, for
+// Range, its value.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,8 +20,8 @@ constexpr int kMaxPaddedRank = 4;
 
 struct ResampleState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  int64_t word_bytes = 4, words = 1;  // number of bytes of a word, and number of words of an element
-  bool filters = false;               // a Resize computes weighted sums, in float32
+  int64_t word_bytes = 4, words = 1;  // bytes per word; words per element
+  bool filters = false;               // true: a Resize with weighted sums, in float32
 };
 
 struct Pad {
@@ -51,21 +51,21 @@ struct Pad {
   }
 };
 
-/// Return the bounds of integer types of up to 16 bits; 0 for other types.
+/// These functions return the bounds of integer types of up to 16 bits, and 0 for other types.
 double highest_of(DType dtype) {
   if (!is_integer(dtype)) return 0;
   return std::exp2(static_cast<double>(bits_of(dtype)) - (is_signed_integer(dtype) ? 1 : 0)) - 1;
 }
 double lowest_of(DType dtype) { return is_signed_integer(dtype) ? -highest_of(dtype) - 1 : 0; }
 
-/// Converts a position to units of 2^-32 elements.
+/// Converts a position along an axis to fixed point, in units of 2^-32 elements.
 int64_t in_parts(double place) {
   if (!(std::abs(place) < 1 << 30))
     throw Error(ErrorCode::not_implemented, "Resize on the GPU, of an axis whose positions or steps exceed 2^30 elements");
   return std::llround(place * 4294967296.0);
 }
 
-/// Resizes one axis after the other. The results of all passes but the last are in scratch memory.
+/// Resizes one axis after the other. Intermediate results are in scratch memory.
 struct Resize {
   ops::ResizePlan plan;
   int64_t buffers[2];
@@ -123,7 +123,7 @@ struct Resize {
     for (const int64_t value : {axis.in, axis.out, inner, start >> 32, step >> 32}) push.word(static_cast<int32_t>(value));
     push.word(static_cast<uint32_t>(start)).word(static_cast<uint32_t>(step));
     push.word(static_cast<float>(plan.options.cubic_a)).word(uint32_t{plan.options.exclude_outside});
-    // An antialiasing filter is wider by the factor by which the image shrinks.
+    // If the image shrinks, an antialiasing filter is wider, by the same factor.
     const double factor = plan.options.antialias ? std::min(axis.scale, 1.0) : 1.0;
     push.word(static_cast<uint32_t>(kernels::resize_taps(axis, plan.options) / 2)).word(static_cast<float>(factor));
     push.word(uint32_t{plan.options.antialias || plan.options.exclude_outside});
@@ -180,7 +180,7 @@ DeviceKernel find_resize(const Graph& graph, const Node& node, std::shared_ptr<R
   if (is_nearest) {
     state->shader = find_moving_shader("resize_nearest", static_cast<size_t>(state->word_bytes), constants);
   } else if (wide_type(dtype) == DType::float32 || (is_integer(dtype) && bits_of(dtype) <= 16)) {
-    state->shader = find_shader("resize", DType::float32, constants);  // sums of narrower types would be rounded between passes
+    state->shader = find_shader("resize", DType::float32, constants);  // float32, since narrower types would round between passes
     state->filters = true;
     state->words = 1;
   }

@@ -23,13 +23,13 @@ using kernels::Reduce;
 
 struct RowState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  DType computed = DType::undefined;  // the elements' type in the shader
+  DType computed = DType::undefined;  // dtype in which the shader computes
 };
 const vulkan::Shader& row_shader(RunContext& c) { return *c.packed<RowState>().shader; }
 
 // Reductions.
 
-constexpr int kMaxReducedRank = 4;  // limit for the kept dimensions, and for the reduced ones
+constexpr int kMaxReducedRank = 4;  // limit for the number of kept axes, and of reduced axes
 
 void push_loop(Push& push, const kernels::StridedLoop<1>& loop) {
   if (loop.rank > kMaxReducedRank)
@@ -40,7 +40,7 @@ void push_loop(Push& push, const kernels::StridedLoop<1>& loop) {
   for (int i = 0; i < loop.rank; ++i) push.word(static_cast<uint32_t>(loop.strides[0][i]));
 }
 
-/// Returns the result of a maximum or minimum of integers over no elements.
+/// Returns the maximum or minimum of an empty set of integers: the lowest or the highest number of the type.
 int64_t extreme_of_none(DType dtype, bool maximum) {
   if (dtype == DType::boolean) return maximum ? 0 : 1;
   if (!is_integer(dtype)) return 0;
@@ -133,20 +133,20 @@ struct MeanVariance {
   }
 };
 
-/// Returns true if the rank is small enough for the shader. A rank that is known only in the run counts as small enough, and is checked
-/// when the kernel is bound.
+/// Returns true if the rank is small enough for the shader. A rank that is unknown before the run is accepted; it is checked when the
+/// kernel is bound.
 bool is_reducible(const Type& x) { return !x.has_rank() || x.shape->size() <= 2 * kMaxReducedRank; }
 
-/// Returns the type in which elements are reduced. Sums of uint64 have the same bits as those of int64.
+/// Returns the dtype in which elements are reduced. uint64 is summed and multiplied as int64, because the bits are the same.
 DType reduced_type(DType dtype, Reduce op) {
   const bool adds = op == Reduce::sum || op == Reduce::prod || op == Reduce::sum_square;
   return adds && dtype == DType::uint64 ? DType::int64 : compared_type(dtype);
 }
 
-// Returns true for reductions whose result, for integers, is rounded or needs a 64-bit total.
+// Returns true for reductions that are not supported for integers: their result is rounded, or they need a 64-bit sum.
 bool ends_in_float(Reduce op) { return op == Reduce::mean || op == Reduce::l2 || op == Reduce::log_sum || op == Reduce::log_sum_exp; }
 
-/// Softmax, Hardmax and LpNormalization, along an axis.
+/// Computes Softmax, LogSoftmax, Hardmax and LpNormalization along an axis.
 struct AlongAxis {
   ops::AxisRows rows;
 
@@ -163,13 +163,13 @@ struct AlongAxis {
   }
 };
 
-// Normalizations of rows. Scale and bias have one element per row element, or one per channel.
+// Normalizations of rows. Scale and bias have one number per element of a row, or one per channel.
 
 struct Normalization {
   int64_t rows = 0, length = 0, row_channels = 0, channel_extent = 1, channels = 1;
   float epsilon = 0;
   bool has_scale = false, has_bias = false;
-  bool has_statistics[2] = {};  // LayerNormalization's mean and inverse deviation of each row, in float32
+  bool has_statistics[2] = {};  // LayerNormalization's outputs: the mean and 1 / deviation of rows
 
   void run(RunContext& c) const {
     Push push;
@@ -202,7 +202,7 @@ struct RowNormalization : Normalization {
   }
 };
 
-/// InstanceNormalization and GroupNormalization. A row consists of the channels of one group of one image.
+/// InstanceNormalization and GroupNormalization. A row consists of the channels of one group in one image.
 struct GroupNormalization : Normalization {
   static GroupNormalization bind(BindContext& c) {
     const Shape& x = c.shape(0);
@@ -304,7 +304,7 @@ struct Pool {
     Pool k{};
     k.order = c.get_int("p", 2);
     if (k.order < 1) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not a positive integer", k.order));
-    if (c.node().op_type == "GlobalLpPool") {  // the window has the size of a plane
+    if (c.node().op_type == "GlobalLpPool") {  // the window covers all spatial axes
       const int64_t plane[] = {x.product(2, x.rank())}, taps[] = {std::max<int64_t>(plane[0], 1)}, one[] = {1};
       k.window = kernels::make_window(plane, one, taps, {}, {}, {});
     } else {
@@ -354,7 +354,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
                          batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu"),
                          mean_variance = kernel<MeanVariance>("gpu"), response = kernel<LocalResponse>("gpu"),
                          broadcast_gradient = kernel<BroadcastGradient>("gpu");
-  // Of the outputs after the first, the shader writes only LayerNormalization's statistics. So nothing may read the others.
+  // Of the further outputs, the shader writes only the statistics of LayerNormalization. So other further outputs must not be used.
   const auto is_read = [&](ValueId id) {
     return id != kNoValue &&
            (!graph.value(id).uses.empty() || std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end());
@@ -387,7 +387,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
   if (node.op_type == "LayerNormalization" || node.op_type == "RMSNormalization") {
     const auto has_rank = [&](ValueId id) { return id == kNoValue || graph.type(id).has_rank(); };
     if (!std::all_of(node.inputs.begin(), node.inputs.end(), has_rank)) return {};
-    // Scale and bias may be smaller than a row, which is known before the run only where the ranks agree.
+    // Scale and bias must have as many elements as a row. This is only known here if they have the row's rank.
     const auto axis = node.attributes.get_int("axis", -1);
     const auto rank = static_cast<int64_t>(x.shape->size()), row_rank = axis < 0 ? -axis : rank - axis;
     if (axis < -rank || axis >= rank) return {};
@@ -403,7 +403,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
     return with_shader(batch, "batch_normalization", x.dtype, 0);
   if (node.op_type == "InstanceNormalization" || node.op_type == "GroupNormalization") return with_shader(group, "normalize", x.dtype, 1);
   if (const std::optional<uint32_t> kind = pool_kind(node)) {
-    const DType computed = is_integer(x.dtype) ? DType::float32 : x.dtype;  // MaxPool also takes bytes, which are computed in float32
+    const DType computed = is_integer(x.dtype) ? DType::float32 : x.dtype;  // 8-bit images of MaxPool are computed in float32
     return with_shader(pool, "pool", computed, *kind);
   }
   return {};

@@ -1,4 +1,4 @@
-// Computes operators that sample images or put them together: GridSample, AffineGrid, RoiAlign, MaxRoiPool, DeformConv, Col2Im.
+// Computes operators that sample images or assemble them: GridSample, AffineGrid, RoiAlign, MaxRoiPool, DeformConv, Col2Im.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -131,7 +131,7 @@ struct DeformConv {
 };
 
 struct Col2Im {
-  int64_t extents[6][3];  // six arrays of one number per axis, in the order of the push constants
+  int64_t extents[6][3];  // six arrays with a number per axis, in the order of the push constants
   ConvertedOperand x, y;
 
   static Col2Im bind(BindContext& c) {

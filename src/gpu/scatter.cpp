@@ -1,5 +1,5 @@
-// Computes ScatterElements, ScatterND and MaxUnpool. Tuples of indices are sorted by the slices to which they refer, so that updates of the
-// same slice are applied in their order.
+// Computes ScatterElements, ScatterND and MaxUnpool. The tuples of indices are sorted by the slice that they refer to, so that updates of
+// the same slice are applied in order.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,17 +15,17 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int kMaxScatteredRank = 4;  // dimensions of positions, and indices of a tuple
+constexpr int kMaxScatteredRank = 4;  // limit for the axes of positions and for the indices of a tuple
 
 struct ScatterState final : PackedState {
   const vulkan::Shader *targets = nullptr, *writes = nullptr;
   int64_t element_bytes = 4;
-  int64_t words = 1;  // number of words of an element that is only copied
+  int64_t words = 1;  // words per element, for elements that are only copied
   std::string node;   // name of the node, for error messages
 };
 
 struct Scattering {
-  int64_t size_bytes = 0;  // bytes of the data
+  int64_t size_bytes = 0;  // size of the data
   int64_t tuples = 0, slice = 1;
   int depth = 1;
   uint32_t index_words = 1;
@@ -45,7 +45,7 @@ struct Scattering {
   }
 
  protected:
-  // Makes the items of the tuples, sorted by their slices.
+  // Makes an item for each tuple of indices, and sorts the items by the slice that the tuple refers to.
   vulkan::VulkanStream::FaultSite sort_targets(RunContext& c) const {
     const auto& state = c.packed<ScatterState>();
     const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: an index is outside of its axis", state.node));
@@ -118,7 +118,7 @@ struct MaxUnpool : Scattering {
   }
 
  private:
-  int64_t count = 0;  // words of the output
+  int64_t count = 0;  // number of words of the output
 };
 
 DeviceKernel find_max_unpool(const Graph& graph, const Node& node, std::shared_ptr<ScatterState> state) {

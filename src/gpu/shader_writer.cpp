@@ -7,7 +7,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr uint32_t kVersion = 0x00010300;  // SPIR-V 1.3: every driver of Vulkan 1.2 supports this version
+constexpr uint32_t kVersion = 0x00010300;  // SPIR-V 1.3, which every Vulkan 1.2 driver supports
 constexpr uint32_t kGlsl450 = 0;
 
 std::vector<uint32_t> words_of(const char* text) {
@@ -41,7 +41,7 @@ uint32_t ShaderWriter::element_type(DType dtype) {
   }
 }
 
-// Declares a pointer to a block that contains an array of elements, and returns the id of its type.
+// Declares a pointer to a block with an array of elements. Returns the id of the pointer's type.
 uint32_t ShaderWriter::pointer_to_elements(DType dtype) {
   const uint32_t element = element_type(dtype);
   const size_t known = declared_.size();
@@ -107,7 +107,7 @@ ShaderWriter::ShaderWriter(std::span<const DType> inputs, DType output, int rank
   write_index();
 }
 
-// Reads a member of the push constants.
+// Loads a push constant.
 uint32_t ShaderWriter::push(size_t member) {
   const size_t num_pointers = inputs_.size() + 1;
   const bool is_stride = member >= first_place_ && layout_ == Inputs::strided;
@@ -118,7 +118,7 @@ uint32_t ShaderWriter::push(size_t member) {
   return instruction(spv::OpLoad, type, {instruction(spv::OpAccessChain, to, {push_variable_, constant(static_cast<uint32_t>(member))})});
 }
 
-// Computes the index of the invocation's element. Invocations without an element return.
+// Computes the index of the element that the invocation is for. Invocations without an element return.
 void ShaderWriter::write_index() {
   const uint32_t u32 = type_of(Arithmetic::u32), i32 = type_of(Arithmetic::i32);
   const uint32_t group = instruction(spv::OpLoad, declare(spv::OpTypeVector, {u32, 3}, false), {group_id_});
@@ -156,7 +156,8 @@ uint32_t ShaderWriter::strided_place(size_t operand) {
   return at;
 }
 
-// The stride of a dimension is the product of the operand's extents in the following dimensions.
+// Returns the index of an element in a broadcast operand. The stride of a dimension is the product of the operand's extents in later
+// dimensions.
 uint32_t ShaderWriter::broadcast_place(size_t input) {
   const uint32_t i32 = type_of(Arithmetic::i32), u32 = type_of(Arithmetic::u32), boolean = type_of(Arithmetic::boolean);
   const uint32_t mask = push(first_place_ + input / 4), zero = bits(0, Arithmetic::i32).id;
@@ -174,7 +175,7 @@ uint32_t ShaderWriter::broadcast_place(size_t input) {
   return at;
 }
 
-// Returns a pointer to the invocation's element of an operand. Operand 0 is the output.
+// Returns a pointer to the invocation's element of an operand. Operand 0 is the output; the inputs follow.
 uint32_t ShaderWriter::element_pointer(size_t operand, DType dtype) {
   const uint32_t at = operand == 0 && !output_is_strided_           ? index_
                       : operand > 0 && layout_ == Inputs::broadcast ? broadcast_place(operand - 1)
@@ -214,7 +215,7 @@ void ShaderWriter::store(Value value) {
       raw = instruction(spv::OpFConvert, narrow, {raw});
       emit(decorations_, spv::OpDecorate, {raw, spv::DecorationFPRoundingMode, spv::FPRoundingModeRTE});
       break;
-    case DType::bfloat16: {  // rounds to the nearest number, ties to even; a NaN stays a NaN
+    case DType::bfloat16: {  // rounds to nearest, ties to even; a NaN stays a NaN
       const Value word{instruction(spv::OpBitcast, type_of(Arithmetic::u32), {raw}), Arithmetic::u32};
       const Value sixteen = bits(16, Arithmetic::u32);
       const Value last = op(spv::OpBitwiseAnd, Arithmetic::u32,

@@ -1,4 +1,4 @@
-// Writes compute shaders for kernels whose code depends on the node: pointwise operators and chains of them.
+// Writes compute shaders at run time, for kernels whose code depends on the node: pointwise operators and chains of them.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,30 @@
 
 namespace treadle::gpu {
 
-/// One shader, each invocation of which computes one element.
+/// Writes a compute shader. Each of its invocations computes one element.
 ///
 /// Push constants: the address of the output, then of each input (8 bytes each); the number of elements; extents 1 to rank - 1 of the index
-/// space; then where operands lie. Strided: for each input, and before them for an output that is strided, `rank` strides in elements
-/// (4 bytes each, signed). Broadcast: a byte for each input, of which bit i says whether it extends along dimension i, filled up to words.
+/// space; then the layout of the operands. Strided: `rank` strides in elements (4 bytes each, signed) per input, preceded by those of the
+/// output if it is strided. Broadcast: a byte per input, padded to words; bit i is 0 if the input is broadcast along dimension i.
 class ShaderWriter : public CodeWriter {
  public:
   static constexpr uint32_t kGroupSize = 256;
-  /// Number of work groups in a row of a dispatch; larger dispatches have several rows.
+  /// Number of work groups in a row of a dispatch. Larger dispatches have several rows.
   static constexpr uint32_t kGroupsInRow = 32768;
 
   enum class Inputs : uint8_t {
     strided,
-    broadcast,  ///< operands are dense arrays whose extents are those of the index space, or 1
+    broadcast,  ///< inputs are contiguous; each of their extents is that of the index space, or 1
   };
 
   /// @param rank  number of dimensions of the index space, at least 1
   ShaderWriter(std::span<const DType> inputs, DType output, int rank, bool output_is_strided, Inputs layout = Inputs::strided);
 
-  /// Loads this invocation's element of an input.
+  /// Loads the element of an input that belongs to this invocation.
   Value load(size_t input);
-  /// Writes the invocation's element of the output. The value has the output's arithmetic type.
+  /// Stores the element of the output that belongs to this invocation. The value must have the output's arithmetic type.
   void store(Value value);
-  /// Returns the words of the shader. May be called once.
+  /// Returns the 32-bit words of the shader. May be called only once.
   std::vector<uint32_t> finish();
 
  private:
@@ -52,9 +52,9 @@ class ShaderWriter : public CodeWriter {
   const Inputs layout_;
   uint32_t main_ = 0, push_variable_ = 0, group_id_ = 0, local_index_ = 0;
   uint32_t merge_label_ = 0;
-  uint32_t index_ = 0;              // index of the invocation's element, unsigned
-  std::vector<uint32_t> position_;  // the invocation's position along each dimension of the index space, signed
-  size_t first_place_ = 0;          // number of the first push constant that says where operands lie
+  uint32_t index_ = 0;              // unsigned index of the invocation's element
+  std::vector<uint32_t> position_;  // signed position of this element along each dimension of the index space
+  size_t first_place_ = 0;          // index of the first push constant that describes the operands' layout
 };
 
 }  // namespace treadle::gpu

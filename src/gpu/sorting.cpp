@@ -6,7 +6,7 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kSortedTogether = 512;  // number of items that one work group sorts in its shared memory
+constexpr int64_t kSortedTogether = 512;  // number of items that a work group sorts in its shared memory
 
 const vulkan::Shader& sort_shader(bool local) {
   const uint32_t constants[] = {uint32_t{local}};

@@ -1,4 +1,4 @@
-// Sorts items on the GPU.
+// Sorts items (sort keys with an index) on the GPU.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 namespace treadle::gpu {
 
-inline constexpr size_t kItemBytes = 12;  ///< size of an item in items.glsl: three words
+inline constexpr size_t kItemBytes = 12;  ///< size of an item, as in items.glsl: three 32-bit words
 
-/// Returns the number of items in a row with this many elements: the next power of two, as sort_items() requires.
+/// Returns the length of a row of items for this many elements: the next power of two, as sort_items() requires.
 inline int64_t item_extent(int64_t count) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(count, 1))));
 }

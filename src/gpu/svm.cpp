@@ -10,9 +10,9 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int64_t kElementsAtOnce = int64_t{1} << 22;  // limit of the elements in scratch memory; rows are computed in parts that fit
+constexpr int64_t kElementsAtOnce = int64_t{1} << 22;  // limit for elements in scratch memory; more rows are computed in several parts
 
-/// Kinds of results, with their numbers in svm_finish.comp.
+/// How results are computed, with the numbers in svm_finish.comp.
 enum class SvmResult : uint32_t { regression, linear, margins, coupled };
 
 struct SvmState final : PackedState {
@@ -24,11 +24,11 @@ struct SvmState final : PackedState {
   int64_t vector_count = 0, stride = 0, classes = 0, pairs = 0, num_labels = 0, results = 0;
   float gamma = 0, coef0 = 0, degree = 0;
   bool one_class = false;
-  std::unique_ptr<const PackedState> model;  // an ops::SvmModel whose type is `numbers`
+  std::unique_ptr<const PackedState> model;  // an ops::SvmModel in the type `numbers`
   void (*check_columns)(const PackedState& model, int64_t of_x) = nullptr;
   size_t size_bytes() const override { return data.size_bytes(); }
 
-  /// Returns the number of elements that the last stage needs for a row: its scores, and working memory for the coupling.
+  /// Returns the number of elements that svm_finish.comp needs per row: the scores, and working memory if probabilities are coupled.
   int64_t work() const {
     return result == SvmResult::coupled ? classes + kernels::pairwise_coupling_scratch(classes) : std::max(results, classes);
   }
@@ -37,7 +37,7 @@ struct SvmState final : PackedState {
 struct Svm {
   int64_t rows, columns, rows_at_once;
   DType x;
-  int64_t numbers, similarities, margins, work;  // offsets in the scratch memory
+  int64_t numbers, similarities, margins, work;  // offsets in scratch memory, in bytes
 
   static Svm bind(BindContext& c) {
     const auto& state = c.packed<SvmState>();
@@ -104,7 +104,7 @@ void take_svm_model(const ops::SvmModel<T>& model, bool classifies, SvmState& st
   state.numbers = dtype_of<T>;
   state.vectors = data.add(model.packed), state.coefficients = data.add(model.coefficients), state.rho = data.add(model.rho);
   state.prob_a = data.add(model.prob_a), state.prob_b = data.add(model.prob_b), state.labels = data.add(model.labels.ints);
-  std::vector<uint32_t> starts;  // the first vector of each class, and then the number of vectors
+  std::vector<uint32_t> starts;  // first vector of each class, then the number of vectors
   for (const int64_t start : model.class_start) starts.push_back(static_cast<uint32_t>(start));
   starts.push_back(static_cast<uint32_t>(model.num_vectors));
   state.starts = data.add(starts);
@@ -116,7 +116,7 @@ void take_svm_model(const ops::SvmModel<T>& model, bool classifies, SvmState& st
   state.one_class = model.one_class;
   if (classifies)
     state.result = !model.has_vectors() ? SvmResult::linear : model.has_probabilities() ? SvmResult::coupled : SvmResult::margins;
-  // A regression without support vectors is computed as one vector of weights with the coefficient 1.
+  // A regression without support vectors has one vector of weights. It gets the coefficient 1.
   if (!classifies && !model.has_vectors()) state.coefficients = data.add(std::vector<T>{T{1}});
   state.pairs = !classifies ? 1 : model.has_vectors() ? model.num_pairs() : 0;
   const uint32_t kernel[] = {static_cast<uint32_t>(model.kernel.type)};

@@ -17,7 +17,7 @@ struct TopKState final : PackedState {
 
 struct TopK {
   ops::TopKRows rows;
-  int64_t items;  // number of items in a row
+  int64_t items;  // number of items in a row, a power of two
   ConvertedOperand x, values;
 
   static TopK bind(BindContext& c) {

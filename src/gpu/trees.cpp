@@ -11,23 +11,23 @@
 namespace treadle::gpu {
 namespace {
 
-// Limit of the leaves, of rows times trees, that are in scratch memory at the same time.
+// Limit for the leaves (rows times trees) in scratch memory. More rows are computed in several parts.
 constexpr int64_t kLeavesAtOnce = int64_t{1} << 22;
 
 struct TreesState final : PackedState {
   const vulkan::Shader *walk = nullptr, *sum = nullptr;
   DeviceData data;
   ScoreShader scores;
-  size_t thresholds = 0, links = 0, roots = 0, first_vote = 0, targets = 0, weights = 0;  // offsets in the device data
+  size_t thresholds = 0, links = 0, roots = 0, first_vote = 0, targets = 0, weights = 0;  // offsets of the arrays in the device data
   int64_t num_trees = 0, num_targets = 0;
-  std::unique_ptr<const ops::TreeModel> model;  // used to check the number of columns
+  std::unique_ptr<const ops::TreeModel> model;  // kept to check the number of columns
   size_t size_bytes() const override { return data.size_bytes(); }
 };
 
 struct Trees {
   int64_t rows, columns, rows_at_once;
   DType x;
-  int64_t numbers, leaves, sums;  // offsets in the scratch memory
+  int64_t numbers, leaves, sums;  // offsets in scratch memory, in bytes
 
   static Trees bind(BindContext& c) {
     const auto& state = c.packed<TreesState>();

@@ -1,4 +1,4 @@
-// Updates parameters by optimizers, and a trainer's other states.
+// Computes the updates of parameters by optimizers, and of a trainer's other states.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,12 +18,12 @@ namespace {
 
 // The kinds of updates, with their numbers in update.comp.
 enum class UpdateKind : uint32_t { momentum, adagrad, adam, adam_update, rmsprop, lion, accumulate, average, assign };
-constexpr std::string_view kLazy = "Lazy";  // prefix of the operators that update only some rows
+constexpr std::string_view kLazy = "Lazy";  // name prefix of operators that update only some rows
 
 struct UpdateRow {
   std::string_view op_type;
   UpdateKind kind;
-  int num_states;  // number of states of the parameter; -1: no optimizer, but an operator of one state and one value
+  int num_states;  // states per parameter; -1: not an optimizer: one state and one value
 };
 constexpr UpdateRow kUpdates[] = {{"Momentum", UpdateKind::momentum, 1},
                                   {"Adagrad", UpdateKind::adagrad, 1},
@@ -35,7 +35,7 @@ constexpr UpdateRow kUpdates[] = {{"Momentum", UpdateKind::momentum, 1},
                                   {"AverageParameter", UpdateKind::average, -1},
                                   {"Assign", UpdateKind::assign, -1}};
 
-/// Returns the logarithm of an attribute, such as a beta.
+/// Returns the logarithm of an attribute such as a beta, computed in float64.
 float logarithm(const BindContext& c, std::string_view name, float otherwise) {
   return static_cast<float>(std::log(static_cast<double>(c.get_float(name, otherwise))));
 }
@@ -47,10 +47,10 @@ struct UpdateState final : PackedState {
   std::string node;  // name of the node, for error messages
 };
 
-/// The shader update.comp. An optimizer's inputs are the rate, the number of the update, the parameter, its gradient, its states and, if it
-/// updates some rows only, the places of these rows.
+/// The arguments of the shader update.comp. An optimizer's inputs are the learning rate, the update count, the parameter, its gradient, its
+/// states and, if only some rows are updated, the indices of these rows.
 struct Update {
-  int64_t count = 0, whole = 0;  // numbers of elements of the gradient, and of the parameter
+  int64_t count = 0, whole = 0;  // elements of the gradient; elements of the parameter
   int64_t width = 0, rows = 0;
   bool wide_rate;
   float values[5];
@@ -96,7 +96,7 @@ struct Update {
   }
 
  private:
-  // Copies the parameter and its states, unless the new values are written over the old ones.
+  // Copies the old parameter and its states to the outputs, unless these are in the same memory. Only some rows are then updated.
   void keep_other_rows(RunContext& c, int num_states) const {
     for (int k = 0; k <= num_states; ++k) {
       const void* const old = c.in<void>(k == 0 ? 2 : 3 + k);
@@ -134,7 +134,7 @@ struct LambState final : PackedState {
   std::string node;  // name of the node, for error messages
 };
 
-/// The shader lamb.comp, with its arguments.
+/// The arguments of the shader lamb.comp.
 struct Lamb {
   int64_t count, parts;
   bool wide_rate;
@@ -169,10 +169,10 @@ struct Lamb {
 
 struct UnscaleState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  OverflowReport* report = nullptr;  // the report of the trainer; null: there is none
+  OverflowReport* report = nullptr;  // report of the trainer; null: overflows are not reported
 };
 
-/// With a report the host waits for each gradient, so that nothing is updated if one has overflowed.
+/// Computes UnscaleGradient. If the node has a report, the host waits for the result, so that nothing is updated after an overflow.
 struct Unscale {
   int64_t count, groups;
 
@@ -233,7 +233,7 @@ DeviceKernel find_update(const Graph& graph, const Node& node) {
   const auto* const row = std::find_if(std::begin(kUpdates), std::end(kUpdates), [&](const UpdateRow& r) { return r.op_type == name; });
   if (row == std::end(kUpdates) || (of_rows && row->num_states < 0)) return {};
   const size_t parameter = row->num_states < 0 ? 0 : 2, operands = row->num_states < 0 ? 2 : 4 + static_cast<size_t>(row->num_states);
-  if (node.inputs.size() != operands + (of_rows ? 1 : 0)) return {};  // the node updates several parameters
+  if (node.inputs.size() != operands + (of_rows ? 1 : 0)) return {};  // a node for several parameters is not supported
   if (!is_float32(graph, node, parameter, operands)) return {};
   if (of_rows &&
       (!node.has_input(operands) || graph.type(node.inputs[operands]).dtype != DType::int64 || graph.type(node.inputs[2]).shape->empty()))

@@ -15,9 +15,9 @@ struct VolumeState final : PackedState {
   bool transposed = false;
 };
 
-/// The shader volume.comp for one node, with its arguments.
+/// The arguments of the shader volume.comp.
 struct Volume {
-  kernels::ConvParams params;  // for a ConvTranspose, the parameters of the convolution from Y to X
+  kernels::ConvParams params;  // for a ConvTranspose: the convolution from Y to X that is transposed
   bool transposed, has_bias;
 
   static Volume bind(BindContext& c) {
@@ -34,7 +34,7 @@ struct Volume {
  private:
   // Dispatches the work for `images` images, beginning with image `first`.
   void dispatch(RunContext& c, int64_t first, int64_t images) const {
-    constexpr int64_t kChannels = 4;  // number of channels that an invocation computes
+    constexpr int64_t kChannels = 4;  // output channels per invocation
     const auto& state = c.packed<VolumeState>();
     const kernels::Window& w = params.window;
     const auto& in = transposed ? w.out : w.in;

@@ -1,4 +1,4 @@
-// Registers the device type "gpu" in a build without Vulkan, in which sessions that name it get an error.
+// Registers the device type "gpu" in a build without Vulkan. Sessions that name it get an error.
 #include "core/devices/device_registry.h"
 #include "gpu/gpu_type.h"
 #include "treadle/error.h"
