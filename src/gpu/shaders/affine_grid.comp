@@ -1,4 +1,4 @@
-// AffineGrid: each invocation computes one coordinate of a point of a regular grid, transformed by its image's affine map.
+// AffineGrid: each invocation computes one coordinate of one point: of a regular grid, transformed by the affine map of its image.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,10 +6,10 @@
 layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
-  Elements grid, theta;  // [images, points, rank] and [images, rank, rank + 1]
+  Elements grid, theta;  // grid [images, points, rank]; theta [images, rank, rank + 1]
   uint count, points, rank;
   uint align_corners;
-  uvec3 extents;         // extents of the grid, innermost last; if it has two axes, the first extent is 1
+  uvec3 extents;         // extents of the grid, innermost last; with two axes, the first extent is 1
 } p;
 
 void main() {
@@ -19,7 +19,7 @@ void main() {
   const uint map = (at / p.points * p.rank + row) * (p.rank + 1);
   uint rest = at % p.points;
   NUMBER sum = to_number(p.theta.at[map + p.rank]);
-  for (uint i = 0; i < p.rank; ++i) {  // the innermost axis first
+  for (uint i = 0; i < p.rank; ++i) {  // from the innermost axis outward
     const uint extent = p.extents[2 - i];
     const NUMBER index = NUMBER(rest % extent), size = NUMBER(extent);
     rest /= extent;

@@ -1,4 +1,4 @@
-// ArgMax and ArgMin along the middle axis of [outer, extent, inner]. Each group of invocations computes a row. A NaN counts as the extreme.
+// ArgMax and ArgMin along the middle axis of [outer, extent, inner]. A group of invocations computes a row. NaN is treated as the extreme.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,13 +6,13 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint MAXIMUM = 1;
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // the indices have 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // indices of 64 bits
 
 layout(push_constant, scalar) uniform Push {
   Places y;
   Elements x;
   uint outer, extent, inner;
-  uint last;  // 1: selects the last of equal elements; 0: the first
+  uint last;  // of equal elements, selects 1: the last; 0: the first
 } p;
 
 shared NUMBER values[256];
@@ -24,7 +24,7 @@ bool is_beyond(NUMBER a, NUMBER b) {
 #endif
   return MAXIMUM != 0 ? a > b : a < b;
 }
-// Returns true if the element `a` at index i is preferred to `b` at index k.
+// Returns true if element `a` with index i is a better result than `b` with index k.
 bool is_better(NUMBER a, uint i, NUMBER b, uint k) {
   if (is_beyond(a, b)) return true;
   return !is_beyond(b, a) && (p.last != 0 ? i > k : i < k);

@@ -1,30 +1,30 @@
-// Attention in one pass over the keys: a group of invocations computes 16 rows, the queries of heads that share keys. It keeps the largest
-// score and the sum of exponentials so far, and rescales its sums when a larger score comes.
+// Attention in one pass over the keys. A group of invocations computes 16 rows: the queries of heads that share keys. While keys are read,
+// it keeps each row's largest score and sum of exponentials, and rescales the sums when a larger score comes.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 #extension GL_EXT_shader_8bit_storage : require
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint COLUMNS = 16;  // number of columns of V that an invocation sums up: every 16th column
-// The layout of an operand. 0: [batch, heads, rows, size]. Otherwise [batch, rows, parts, heads, size] with this number of parts, one of
-// which is the operand.
+layout(constant_id = 0) const uint COLUMNS = 16;  // columns of V that an invocation sums up: every 16th column
+// The layouts of the operands. 0: [batch, heads, rows, size]. n > 0: the operand is one of n parts of a tensor
+// [batch, rows, n, heads, size].
 layout(constant_id = 1) const uint Q_PARTS = 0;
 layout(constant_id = 2) const uint K_PARTS = 0;
 layout(constant_id = 3) const uint V_PARTS = 0;
 layout(constant_id = 4) const uint Y_PARTS = 0;
-layout(constant_id = 5) const int LEFT = -1;   // a query sees this many keys before it, and RIGHT keys after it; -1: all
+layout(constant_id = 5) const int LEFT = -1;   // LEFT, RIGHT: number of keys before and after it that a query sees; -1: all
 layout(constant_id = 6) const int RIGHT = -1;
 layout(constant_id = 7) const float SOFTCAP = 0;
-layout(constant_id = 8) const uint MASK = 0;         // kind of the mask: one of KEEPS, HIDES and ADDS; 0: there is no mask
-layout(constant_id = 9) const float MASKED = 0;      // replaces a score that a boolean mask hides
-layout(constant_id = 10) const uint EMPTY_ROWS = 0;  // result of a query that sees no key: 0: zeros; 1: NaN; 2: zeros, also where scores are NaN
-layout(constant_id = 11) const uint SHOWN = 0;       // the scores to output, in the order of qk_matmul_output_mode, from 1; 0: none
+layout(constant_id = 8) const uint MASK = 0;         // kind of mask: KEEPS, HIDES or ADDS; 0: no mask
+layout(constant_id = 9) const float MASKED = 0;      // the score that replaces those that a boolean mask hides
+layout(constant_id = 10) const uint EMPTY_ROWS = 0;  // result if a query sees no key: 0: zeros; 1: NaN; 2: zeros, also if scores are NaN
+layout(constant_id = 11) const uint SHOWN = 0;       // which scores to output: qk_matmul_output_mode + 1; 0: none
 
 const uint ROWS = 16, KEYS = 64, DEPTH = 16;
 const uint KEEPS = 1, HIDES = 2, ADDS = 3;                                                       // kinds of mask
 const uint CAUSAL = 1, MASK_BATCH = 2, MASK_HEADS = 4, MASK_ROWS = 8, MASK_COLUMNS = 16, VALID = 32;  // flags
-const uint ONE_BATCH = 64, ONE_HEAD = 128, ONE_QUERY = 256;  // flags: Q has one where the mask has more; ONE_BATCH: so have K and V
+const uint ONE_BATCH = 64, ONE_HEAD = 128, ONE_QUERY = 256;  // flags: Q has one index, the mask more; ONE_BATCH: as K and V
 const uint RAW = 1, CAPPED = 2, BIASED = 3, PROBABILITIES = 4;
 const float NEVER = -1.0 / 0.0;
 
@@ -34,16 +34,16 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Elements y, q, k, v;
-  Elements past_k, past_v;  // [batch, kv heads, past, size], null where past is 0
-  Elements mask;            // elements are bytes unless the mask is added
-  Lengths valid;            // with VALID: for each batch, its number of keys, in 64 bits
-  Elements shown;           // with SHOWN: the scores to output, [batch, heads, queries, past and keys]
-  Fault fault;              // receives `site` if a length is outside of the keys
+  Elements past_k, past_v;  // shape [batch, kv heads, past, size]; null if `past` is 0
+  Elements mask;            // elements are bytes unless the mask is ADDS
+  Lengths valid;            // if VALID: number of keys of each batch, in 64 bits
+  Elements shown;           // if SHOWN: the scores to output, [batch, heads, queries, past + keys]
+  Fault fault;              // set to the error number `site` if a length in `valid` is out of range
   uint site;
-  uint batch, heads;        // heads: in the upper half the number of heads of queries, in the lower that of keys
-  uint queries, keys, past; // `keys` does not include the keys of the past
+  uint batch, heads;        // heads: upper half: number of query heads; lower half: of key heads
+  uint queries, keys, past; // `keys` does not count the past
   uint size, v_size;
-  uint mask_length;         // number of keys that the mask has; the keys after them are masked
+  uint mask_length;         // number of keys that the mask covers; later keys are masked
   uint flags;
   float scale;
 } p;
@@ -52,14 +52,14 @@ shared float q_tile[ROWS][DEPTH + 1], k_tile[KEYS][DEPTH + 1], weights[ROWS][KEY
 
 bool has(uint flag) { return (p.flags & flag) != 0; }
 
-// Returns the index of the first element of a row of Q, K, V or Y.
+// Returns the index of a row's first element in Q, K, V or Y.
 uint row_of(uint batch, uint head, uint row, uint heads, uint rows, uint size, uint parts) {
   return parts != 0 ? ((batch * rows + row) * parts * heads + head) * size : ((batch * heads + head) * rows + row) * size;
 }
 
 float larger(float a, float b) { return b > a || isnan(b) ? (isnan(a) ? a : b) : a; }
 
-// Returns the first key that a query sees, and the key after the last one that it sees.
+// Returns the first key that a query sees, and the end of the keys that it sees.
 ivec2 visible(uint batch, int query) {
   const int all = int(p.past + p.keys);
   int offset = int(p.past), last = all;
@@ -99,7 +99,7 @@ void main() {
   const uint head = kv_head * shared_by + (is_row ? row / p.queries : 0), query = is_row ? row % p.queries : 0;
   const uint all = p.past + p.keys;
   const ivec2 seen = is_row ? visible(batch, int(query)) : ivec2(0);
-  int begin = SHOWN != 0 ? 0 : int(all), end = SHOWN != 0 ? int(all) : 0;  // keys that at least one row sees; with SHOWN, all keys
+  int begin = SHOWN != 0 ? 0 : int(all), end = SHOWN != 0 ? int(all) : 0;  // range of keys that any of the rows sees; if SHOWN, all keys
   for (uint r = 0; r < ROWS && first_row + r < rows; ++r) {
     const ivec2 other = visible(batch, int((first_row + r) % p.queries));
     if (other.x < other.y) begin = min(begin, other.x), end = max(end, other.y);
@@ -111,7 +111,7 @@ void main() {
   float sums[COLUMNS];
   for (uint c = 0; c < COLUMNS; ++c) sums[c] = 0;
   float largest = NEVER, total = 0;
-  // Probabilities are known only when all keys have been seen. So a second pass computes the scores again and writes the probabilities.
+  // Probabilities need the sum over all keys. If they are an output, a second pass recomputes the scores and writes the probabilities.
   for (uint pass = 0; pass < (SHOWN == PROBABILITIES ? 2 : 1); ++pass) {
     for (int k0 = begin; k0 < end; k0 += int(KEYS)) {
       float scores[4] = {0, 0, 0, 0};
@@ -150,7 +150,7 @@ void main() {
       float new_largest = largest;
       for (uint i = 0; i < 16; ++i) new_largest = larger(new_largest, parts[own_row][i]);
       barrier();
-      const bool none = new_largest == NEVER;  // no key is seen yet
+      const bool none = new_largest == NEVER;  // no key has been seen yet
       const float correction = none ? 1 : exp(largest - new_largest);
       float own_total = 0;
       for (uint j = 0; j < 4; ++j) {

@@ -1,4 +1,4 @@
-// Writes the keys or values of attention that the next run reads, [batch, heads, past and new, size]. Each invocation copies one element.
+// Writes present_key or present_value: past and new rows, [batch, heads, past + new, size]. Each invocation copies one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(push_constant, scalar) uniform Push {
   Elements present, past, added;
   uint count, heads, past_length, added_length, size;
-  uint is_packed;  // 1: in `added`, the heads come after the rows
+  uint is_packed;  // 1: `added` is [batch, rows, heads, size]; 0: [batch, heads, rows, size]
 } p;
 
 void main() {

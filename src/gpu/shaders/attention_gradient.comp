@@ -1,6 +1,6 @@
-// The gradient of attention, from its operands alone, in two passes. A group of invocations computes dQ of 16 rows, the queries of heads
-// that share keys, in two rounds over the keys, and stores three numbers of each row for the second pass: the largest score, the sum of
-// exponentials and the sum of P dP. With OF_KEYS, a group computes dK and dV of 16 keys in one round over the rows.
+// The gradient of attention, computed from its operands only, in two passes. First, a group of invocations computes dQ of 16 rows (queries
+// of heads that share keys), reads the keys twice, and stores three numbers per row for the second pass: the largest score, the sum of
+// exponentials, and the sum of P dP. Second (OF_KEYS), a group computes dK and dV of 16 keys and reads the rows once.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,8 +8,8 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint OF_KEYS = 0;
-layout(constant_id = 1) const uint COLUMNS = 16;  // number of features of a head that an invocation sums up: every 16th feature
-// Where the heads of operands and gradients are, as in attention.comp.
+layout(constant_id = 1) const uint COLUMNS = 16;  // features of a head that an invocation sums up: every 16th feature
+// The layouts of operands and gradients, as in attention.comp.
 layout(constant_id = 2) const uint Q_PARTS = 0;
 layout(constant_id = 3) const uint K_PARTS = 0;
 layout(constant_id = 4) const uint V_PARTS = 0;
@@ -23,7 +23,7 @@ layout(constant_id = 11) const uint EMPTY_ROWS = 0;
 layout(constant_id = 12) const uint SHOWS_SCORES = 0;
 
 const uint ROWS = 16, OTHERS = 64, DEPTH = 16;
-const uint KEEPS = 1, HIDES = 2, ADDS = 3;                                        // the kinds of masks
+const uint KEEPS = 1, HIDES = 2, ADDS = 3;                                        // kinds of masks
 const uint MASK_BATCH = 2, MASK_HEADS = 4, MASK_ROWS = 8, MASK_COLUMNS = 16;      // the flags
 const float NEVER = -1.0 / 0.0;
 
@@ -31,11 +31,11 @@ layout(buffer_reference, scalar, buffer_reference_align = 1) readonly buffer Byt
 
 layout(push_constant, scalar) uniform Push {
   Elements dq, dk, dv;
-  Elements dscores;      // with the shape [batch, heads, queries, keys], with SHOWS_SCORES
+  Elements dscores;      // if SHOWS_SCORES: gradient of the scores, [batch, heads, queries, keys]
   Elements dy, q, k, v;
-  Elements mask;         // elements are bytes unless the mask is added
-  Elements stats;        // three numbers for each row
-  uint batch, heads;     // heads: in the upper half the number of heads of queries, in the lower that of keys
+  Elements mask;         // elements are bytes unless the mask is ADDS
+  Elements stats;        // three numbers per row, from the first pass
+  uint batch, heads;     // heads: upper half: number of query heads; lower half: of key heads
   uint queries, keys;
   uint size, v_size;
   uint flags;
@@ -45,7 +45,7 @@ layout(push_constant, scalar) uniform Push {
 shared float a_tile[ROWS][DEPTH + 1], b_tile[OTHERS][DEPTH + 1], weights[ROWS][OTHERS + 1], score_weights[ROWS][OTHERS + 1];
 shared float parts[ROWS][17], more_parts[ROWS][17];
 
-uint batch, kv_head;  // the batch and the head that the group computes
+uint batch, kv_head;  // the batch and the key head that this group computes
 uint q_heads() { return p.heads >> 16; }
 uint kv_heads() { return p.heads & 0xFFFFu; }
 uint num_rows() { return q_heads() / kv_heads() * p.queries; }
@@ -67,8 +67,8 @@ float of_key(uint key, uint feature, bool scores) {
   return scores ? p.k.at[key_place(key, p.size, K_PARTS) + feature] : p.v.at[key_place(key, p.v_size, V_PARTS) + feature];
 }
 
-// Computes the products Q K^T or dY V^T of 16 rows or keys, from a0 on, with 64 of the others, from b0 on. An invocation computes every
-// 16th product of a row.
+// Computes the products Q K^T or dY V^T of a tile: 16 rows or keys from a0 on, times 64 keys or rows from b0 on. An invocation computes
+// every 16th product of one row.
 float[4] products(uint a0, uint b0, bool scores) {
   const uint own_row = gl_LocalInvocationIndex / 16, lane = gl_LocalInvocationIndex % 16;
   float sums[4] = {0, 0, 0, 0};
@@ -88,7 +88,7 @@ float[4] products(uint a0, uint b0, bool scores) {
 
 bool has(uint flag) { return (p.flags & flag) != 0; }
 
-// Applies the mask to a score. @param is_hidden  receives true if a boolean mask replaces the score, which then has no gradient
+// Applies the mask to a score. @param is_hidden  set to true if a boolean mask replaces the score, so that it has no gradient
 float masked(float score, uint row, uint key, out bool is_hidden) {
   is_hidden = false;
   if (MASK == 0) return score;

@@ -9,12 +9,12 @@ layout(constant_id = 0) const uint GRADIENT = 0;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, scale;          // in the gradient, y is dx
-  Elements bias, mean, variance; // in the gradient, bias is dy, and the others are not used
-  Elements mean_new, variance_new;  // the new running statistics; in the gradient, dscale and dbias. Null if they are not wanted
+  Elements bias, mean, variance; // in the gradient, bias is dy, and mean and variance are not used
+  Elements mean_new, variance_new;  // the new running statistics; in the gradient, dscale and dbias; null if not wanted
   uint images, channels, inner;
   uint has_mean, has_variance;
   float epsilon, momentum;
-  float unbiased;                // factor that makes the running variance from the variance of the batch
+  float unbiased;                // factor from the batch's variance to that used for the running variance
 } p;
 
 uint place(uint term, uint channel) { return (term / p.inner * p.channels + channel) * p.inner + term % p.inner; }

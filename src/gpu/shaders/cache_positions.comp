@@ -1,5 +1,5 @@
-// CachePositions and, with WINDOWED, WindowPositions: an invocation computes the position of one token. The invocation of a sample's first
-// token also computes the sample's numbers. Without a fault, all numbers are below 2^31.
+// CachePositions and, if WINDOWED, WindowPositions. An invocation computes the position of one token. The invocation of a sample's first
+// token also computes the numbers per sample. If the operands are valid, all numbers are below 2^31.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -13,23 +13,23 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Longs first, rows, positions;
-  Longs kept;             // without WINDOWED, this is one number, the length of the caches
-  Longs origin;           // only with WINDOWED
+  Longs kept;             // if not WINDOWED: a single number, the length of the caches
+  Longs origin;           // only if WINDOWED
   Numbers lengths, total;
   Longs ids;
   Numbers counts;
-  Fault fault;            // receives `site` if the numbers do not fit together
+  Fault fault;            // set to the error number `site` if the operands are inconsistent
   uint site;
   int batch, tokens;
-  int past;               // number of rows of the cache
-  int window;             // only with WINDOWED
+  int past;               // number of rows in the cache
+  int window;             // only if WINDOWED
   uint has_ids, has_counts, causal;
-  uint outputs;           // bit i: output i, in the order above, is wanted
+  uint outputs;           // bit i: output i, in the order above, is used
 } p;
 
 bool wanted(uint i) { return (p.outputs >> i & 1u) != 0; }
 
-// Returns how many of `total` keys the cache of a window holds. When it is full, it drops several at a time.
+// Returns the number of keys, out of `total`, that a window's cache holds. A full cache drops several keys at once.
 int resident(int total) {
   if (total <= p.past) return total;
   const int gap = p.past - p.window + 1, over = total - p.past;
@@ -38,7 +38,7 @@ int resident(int total) {
 
 void main() {
   const uint item = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
-  const uint items = uint(max(p.tokens, 1));  // number of items of a sample
+  const uint items = uint(max(p.tokens, 1));  // invocations per sample
   if (item >= uint(p.batch) * items) return;
   const uint sample_index = item / items;
   const int token = int(item % items), total = p.total.at[0], last = p.lengths.at[sample_index];
@@ -71,7 +71,7 @@ void main() {
     if (item == 0 && wanted(3)) p.kept.at[0] = to_long(present);
     return;
   }
-  // The first query sees window - 1 past keys. The cache may keep more.
+  // The first query sees window - 1 past keys. The cache may hold more of them.
   const int before = resident(first), after = resident(end), carried = fits ? max(after - added, min(before, p.window - 1)) : 0;
   const int rows = fits ? carried + added : 0;
   if (wanted(0)) p.first.at[sample_index] = to_long(fits ? before - carried : 0);

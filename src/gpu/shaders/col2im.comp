@@ -1,4 +1,4 @@
-// Col2Im over up to three axes: each invocation sums the elements of all blocks that lie on one element of the image.
+// Col2Im with up to three axes. Each invocation computes one element of the image: the sum of the block elements that are placed on it.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"

@@ -1,4 +1,4 @@
-// Convolutions whose groups have few output channels, such as depthwise ones. Each invocation computes one element.
+// Convolutions with few output channels per group, such as depthwise ones. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,9 +8,9 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;
-  Elements operands[3];  // the operands of the epilogue
+  Elements operands[3];  // operands of the epilogue
   uint has_bias;
-  uint rows, columns, terms;  // numbers of output channels of a group, of positions of the output, and of weights of an output channel
+  uint rows, columns, terms;  // numbers of output channels per group, of output positions, of weights per output channel
   uint groups;
   ivec2 in_size, out_size, kernel, stride, dilation, pad;  // height and width
 } p;

@@ -1,4 +1,4 @@
-// ConvTranspose of one and two dimensions. Each invocation computes one element, a weighted sum of the inputs whose windows contain it.
+// ConvTranspose with one or two spatial axes. Each invocation computes one element: a weighted sum of the inputs whose windows contain it.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -9,9 +9,9 @@ layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
   uint has_bias;
   uint count;               // number of elements of y
-  int channels, rows;       // numbers of channels of x and of y in one group
+  int channels, rows;       // channels of x and of y in one group
   int groups;
-  ivec2 out_size, in_size;  // height and width, as in all ivec2 below
+  ivec2 out_size, in_size;  // height and width, as for all ivec2 below
   ivec2 kernel, stride, dilation, pad;
 } p;
 

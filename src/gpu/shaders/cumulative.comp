@@ -1,5 +1,5 @@
-// CumSum and CumProd along the middle axis of [outer, extent, inner]. A group of invocations computes a row, and each invocation a part of
-// it.
+// CumSum and CumProd along the middle axis of [outer, extent, inner]. A group of invocations computes a row. Each of its invocations
+// computes one part of the row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint PRODUCT = 0;
 
 layout(push_constant, scalar) uniform Push {
-  Elements y, x;  // y may use the memory of x
+  Elements y, x;  // y may be in the memory of x
   uint outer, extent, inner;
   uint exclusive, reverse;
 } p;

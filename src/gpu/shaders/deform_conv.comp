@@ -1,4 +1,4 @@
-// DeformConv over two spatial axes: each tap samples at its regular place plus a given offset. Each invocation computes one element.
+// DeformConv with two spatial axes: each tap samples at its regular position plus an offset. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -9,7 +9,7 @@ layout(push_constant, scalar) uniform Push {
   Elements y, x, w, offset, bias, mask;  // bias and mask may be null
   uint has_bias, has_mask;
   uint count;                            // number of elements of y
-  int channels, filters, groups, offset_groups;  // numbers of input channels and of output channels of an image
+  int channels, filters, groups, offset_groups;  // input channels and output channels per image
   ivec2 in_size, out_size, kernel, stride, dilation, pad;  // height and width
 } p;
 
@@ -17,7 +17,7 @@ NUMBER element_of(uint plane, int h, int w) {
   if (h < 0 || h >= p.in_size.x || w < 0 || w >= p.in_size.y) return NUMBER(0);
   return to_number(p.x.at[plane + uint(h * p.in_size.y + w)]);
 }
-// Interpolates between four elements; elements outside of the image are 0.
+// Interpolates between four pixels. Pixels outside the image are 0.
 NUMBER sampled(uint plane, NUMBER h, NUMBER w) {
   if (!(h > NUMBER(-1) && w > NUMBER(-1) && h < NUMBER(p.in_size.x) && w < NUMBER(p.in_size.y))) return NUMBER(0);
   const NUMBER top = floor(h), left = floor(w), dh = h - top, dw = w - left;

@@ -1,4 +1,4 @@
-// Det: Gaussian elimination with partial pivoting. A group of invocations computes the determinant of a matrix, which it overwrites.
+// Det: Gaussian elimination with partial pivoting. A group of invocations computes the determinant of a matrix and overwrites the matrix.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -45,7 +45,7 @@ void main() {
     const NUMBER pivot = p.x.at[start + row * m + step];
     wait();
     result *= row == step ? pivot : -pivot;
-    if (pivot == NUMBER(0)) break;  // all invocations of the group leave the loop together
+    if (pivot == NUMBER(0)) break;  // the same for all invocations of the group
     if (row != step)
       for (uint k = step + own; k < m; k += 256) {
         const NUMBER upper = p.x.at[start + step * m + k];

@@ -1,4 +1,4 @@
-// Dropout in training. Each invocation computes a pair of elements, which share a block of random bits. The bits are those of the host.
+// Dropout in training. Each invocation computes two elements, which share a block of random bits. The bits are the same as on the host.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -12,16 +12,16 @@ layout(buffer_reference, scalar, buffer_reference_align = 1) buffer Mask { uint8
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  Mask mask;          // null if it is not wanted
+  Mask mask;          // null if the mask is not used
   uint has_mask, count;
-  uvec2 key, stream;  // the low word comes first, as in `limit`
-  uvec2 limit;        // an element is dropped if its random number of 53 bits is below this limit
+  uvec2 key, stream;  // the low word is first, also in `limit`
+  uvec2 limit;        // an element with a 53-bit random number below this limit is dropped
   float scale;
 } p;
 
 void write(uint element, uint high, uint low) {
   if (element >= p.count) return;
-  const uint upper = high >> 11, lower = high << 21 | low >> 11;  // the 53 bits of the host's number
+  const uint upper = high >> 11, lower = high << 21 | low >> 11;  // the same 53 bits as on the host
   const bool stays = upper > p.limit.y || (upper == p.limit.y && lower >= p.limit.x);
   p.y.at[element] = to_element(stays ? to_number(p.x.at[element]) * p.scale : 0.0);
   if (p.has_mask != 0) p.mask.at[element] = uint8_t(stays ? 1 : 0);

@@ -1,5 +1,5 @@
-// DynamicQuantizeLinear. With RANGE, each group finds the least and the largest element of its part. Without it, each group joins these and
-// quantizes elements.
+// DynamicQuantizeLinear. First (RANGE), each group finds the smallest and the largest element of its part. Then each group combines the
+// results of all parts and quantizes elements.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -15,7 +15,7 @@ layout(push_constant, scalar) uniform Push {
   Floats scale;
   Words zero;         // scale and zero may be null
   Floats x;
-  Ranges ranges;      // the least and the largest element of each part
+  Ranges ranges;      // smallest and largest element of each part
   uint count, parts;  // number of elements; number of parts, at most 256
   uint has_scale, has_zero;
 } p;
@@ -35,7 +35,7 @@ vec2 joined(vec2 own) {
 
 void main() {
   const uint group = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x, own = gl_LocalInvocationIndex;
-  vec2 range = vec2(0);  // the range contains 0, because 0 must have an exact code
+  vec2 range = vec2(0);  // starts at 0: the range must include 0, which needs an exact code
   if (RANGE != 0) {
     if (group >= p.parts) return;
     for (uint i = group * 256 + own; i < p.count; i += p.parts * 256) {
@@ -61,7 +61,7 @@ void main() {
   if (i >= p.count) return;
   precise float quotient = p.x.at[i] / scale;
   const float low = -zero, high = 255 - zero;
-  float y = low < quotient ? quotient : low;  // NaN gets the smallest code
+  float y = low < quotient ? quotient : low;  // NaN becomes the smallest code
   y = y < high ? y : high;
   p.y.at[i] = WORD(uint(roundEven(y) + zero));
 }

@@ -1,5 +1,5 @@
-// ELEMENT is the type of elements in memory, NUMBER the type in which shaders compute. to_number() and to_element() convert between them.
-// The build defines one of ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16 and ELEMENT_F64 (floats), ELEMENT_I32 and ELEMENT_I64.
+// ELEMENT is the type of elements in memory, NUMBER the type in which shaders compute; to_number() and to_element() convert between them.
+// The build defines one of ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_F64 (floats), ELEMENT_I32 and ELEMENT_I64.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -29,7 +29,7 @@
 
 layout(buffer_reference, scalar, buffer_reference_align = 2) buffer Elements { ELEMENT at[]; };
 
-// These are macros because functions with 16-bit parameters need 16-bit arithmetic, which fewer devices support.
+// These are macros, since functions with 16-bit parameters would need 16-bit arithmetic, which fewer devices support.
 #if defined(ELEMENT_BF16)
 #define to_number(e) uintBitsToFloat(uint(e) << 16)
 #include "bfloat16.glsl"

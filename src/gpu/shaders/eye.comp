@@ -1,4 +1,4 @@
-// EyeLike: a matrix with ones on a diagonal. Each invocation writes one word.
+// EyeLike: a matrix with ones on one diagonal. Each invocation writes one word.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -7,9 +7,9 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Words y;
-  uint count, words;  // number of words of y, and of an element
+  uint count, words;  // words of y; words per element
   uint columns;
-  int k;              // the diagonal: element [i, i + k]
+  int k;              // the diagonal consists of the elements [i, i + k]
   uint low, high;     // the last two words of the number 1
 } p;
 

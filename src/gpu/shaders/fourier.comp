@@ -1,5 +1,5 @@
-// DFT and STFT in stages: roots of unity, lines of complex numbers from the input, Stockham's self-sorting passes, and the output. Also
-// computes windows that are sums of cosines.
+// DFT and STFT in stages: computes roots of unity, loads lines (1-D signals) of complex numbers, applies Stockham's self-sorting passes,
+// and stores the output. Also computes window functions that are sums of cosines.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -18,23 +18,23 @@ const uint ROOTS = 0, LOAD = 1, PASS = 2, STORE = 3, WINDOW = 4;
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Complexes { COMPLEX at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Complexes to, from;  // lines of `size` numbers
-  Complexes roots;     // exp(-+ 2 pi i m / size)
-  Elements memory;     // LOAD: the input; STORE: the output
-  Elements window;     // LOAD: factors of a line's elements, or null
+  Complexes to, from;  // lines of `size` complex numbers
+  Complexes roots;     // root m is exp(-+ 2 pi i m / size)
+  Elements memory;     // LOAD: the input of the node; STORE: its output
+  Elements window;     // LOAD: a factor for each element of a line; may be null
   uint count, size;
-  // Element k of line i lies in memory at i / within * outer_step + i % within * inner_step + k * step.
+  // In memory, element k of line i is at i / within * outer_step + i % within * inner_step + k * step.
   uint within, outer_step, inner_step, step;
-  uint parts;                   // numbers of which an element in memory consists: 1 (real) or 2 (complex)
+  uint parts;                   // numbers per element in memory: 1 (real) or 2 (complex)
   uint has_window;
-  uint extent;                  // LOAD: number of elements of a line that are given, the others are 0; STORE: number that is written
-  uint mirrored;                // LOAD: the elements are the first half of the spectrum of a real signal
-  uint radix, rest, done;       // PASS: done * radix * rest = size; `done` is the product of the radices of earlier passes
+  uint extent;                  // LOAD: given elements per line (others are 0); STORE: written elements per line
+  uint mirrored;                // LOAD: 1: the elements are the first half of a real signal's spectrum
+  uint radix, rest, done;       // PASS: done * radix * rest = size; `done`: product of the radices of earlier passes
   uint inverse;
-  vec3 cosines;                 // WINDOW: factors of cosines of 0, 1 and 2 turns in `size` elements
+  vec3 cosines;                 // WINDOW: factors of the cosines with 0, 1 and 2 turns per `size` elements
 } p;
 
-// Returns exp(2 pi i m / n). The angle is reduced to an eighth of a turn in integers, where Taylor's series are as accurate as the numbers.
+// Returns exp(2 pi i m / n). Integers reduce the angle to an eighth of a turn, where Taylor series are as accurate as the number type.
 COMPLEX root_of_unity(uint m, uint n) {
   const uint octant = 8 * m / n, left = 8 * m - octant * n;
   const NUMBER angle = EIGHTH * NUMBER((octant & 1u) != 0 ? n - left : left) / NUMBER(n);
@@ -59,7 +59,7 @@ COMPLEX loaded(uint line, uint k) {
   if (k >= p.extent) return COMPLEX(0);
   const uint at = place(line, k);
   COMPLEX x = COMPLEX(to_number(p.memory.at[at]), 0);
-  // The imaginary parts at 0 and at half of the length do not count in the spectrum of a real signal.
+  // For the spectrum of a real signal, the imaginary parts at 0 and at half of the length are ignored.
   if (p.parts == 2 && !(p.mirrored != 0 && (k == 0 || 2 * k == p.size))) x.y = to_number(p.memory.at[at + 1]);
   if (is_conjugate) x.y = -x.y;
   return p.has_window != 0 ? x * to_number(p.window.at[k]) : x;
@@ -69,7 +69,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.count) return;
   if (STAGE == WINDOW) {
-    // A window of one element (size 0) has only its center, half a turn after the start.
+    // A window of one element (size 0) is only its center, half a turn after the start.
     const NUMBER once = p.size == 0 ? NUMBER(-1) : root_of_unity(i % p.size, p.size).x;
     const NUMBER twice = p.size == 0 ? NUMBER(1) : root_of_unity(2 * i % p.size, p.size).x;
     p.memory.at[i] = to_element(NUMBER(p.cosines.x) + NUMBER(p.cosines.y) * once + NUMBER(p.cosines.z) * twice);
@@ -79,8 +79,8 @@ void main() {
   } else if (STAGE == LOAD) {
     p.to.at[i] = loaded(i / p.size, i % p.size);
   } else if (STAGE == PASS) {
-    // Element q + done * (radix * m + j) is the sum over k of x[q + done * (m + rest * k)] times a root of order radix to the power j k, times
-    // a root of order radix * rest to the power j m.
+    // Element q + done * (radix * m + j) is the sum over k of x[q + done * (m + rest * k)] * r^(j k), where r is a root of unity of order
+    // radix, times s^(j m), where s is a root of unity of order radix * rest.
     const uint line = i / p.size * p.size, within = i % p.size;
     const uint q = within % p.done, j = within / p.done % p.radix, m = within / p.done / p.radix;
     const uint stride = p.size / p.radix;

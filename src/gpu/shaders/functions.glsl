@@ -1,4 +1,4 @@
-// Exponential functions and logarithms in NUMBER, float or double. GLSL has none for double; these have errors of at most 1e-15.
+// Exponential functions and logarithms in NUMBER (float or double). GLSL has none for double; the errors of these are at most 1e-15.
 #if defined(ELEMENT_F64)
 double power_of_two(int exponent) { return packDouble2x32(uvec2(0, uint(1023 + exponent) << 20)); }
 
@@ -9,9 +9,9 @@ double exp_of(double x) {
   if (x < -745.1332191019412LF) return 0;
   const double k = roundEven(x * 1.4426950408889634LF);
   const double r = fma(-k, 1.90821492927058770002e-10LF, fma(-k, 6.93147180369123816490e-01LF, x));
-  double sum = 1;  // exp(r) = 1 + r (1 + r/2 (1 + r/3 (...)))
+  double sum = 1;  // Taylor series: exp(r) = 1 + r (1 + r/2 (1 + r/3 (...)))
   for (int i = 14; i > 0; --i) sum = fma(sum, r / double(i), 1.0LF);
-  const int n = int(k), half_n = n / 2;  // 2^n may be too small for a number, so it is multiplied in two steps
+  const int n = int(k), half_n = n / 2;  // multiplies by 2^n in two steps, since 2^n itself may be too small for a double
   return sum * power_of_two(half_n) * power_of_two(n - half_n);
 }
 
@@ -27,7 +27,7 @@ double log_of(double x) {
   words.y = words.y & 0xFFFFFu | 0x3FF00000u;
   double m = packDouble2x32(words);
   if (m > 1.4142135623730951LF) m *= 0.5LF, ++exponent;
-  const double s = (m - 1) / (m + 1), z = s * s;  // log m = 2 artanh s
+  const double s = (m - 1) / (m + 1), z = s * s;  // uses log m = 2 artanh s
   double sum = 0;
   for (int i = 23; i > 1; i -= 2) sum = fma(sum, z, 1.0LF / double(i));
   const double e = double(exponent);

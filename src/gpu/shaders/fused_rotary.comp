@@ -1,4 +1,4 @@
-// FusedRotary. Each invocation turns a pair of features. Y may use the memory of X.
+// FusedRotary. Each invocation rotates one pair of features. Y may be in the memory of X.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,9 +8,9 @@ layout(local_size_x = 256) in;
 layout(push_constant, scalar) uniform Push {
   Elements y, x, cosines, sines;
   uint count;                // number of pairs
-  uint heads, rows, size;    // `size` is the number of features of a row
-  uint interleaved;          // 1: the features of a pair are neighbors; 0: they are half of the features apart
-  uint y_steps[3], x_steps[3], cosine_steps[3], sine_steps[3];  // distances from one batch to the next, from one head, and from one row
+  uint heads, rows, size;    // `size`: features per row
+  uint interleaved;          // 1: the features of a pair are adjacent; 0: they are half of the features apart
+  uint y_steps[3], x_steps[3], cosine_steps[3], sine_steps[3];  // distances between batches, between heads, between rows
 } p;
 
 uint first_of(uint steps[3], uint batch, uint head, uint row) { return batch * steps[0] + head * steps[1] + row * steps[2]; }

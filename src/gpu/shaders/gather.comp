@@ -1,4 +1,4 @@
-// Gather, GatherElements and GatherND: each element of y is read from x at an offset given by its position in y and a tuple of indices.
+// Gather, GatherElements, GatherND. An element of y is read from x at an offset given by its position in y and by a tuple of indices.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -11,14 +11,14 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 layout(push_constant, scalar) uniform Push {
   Words y, x;
   Indices indices;
-  Fault fault;            // receives `site` if an index is outside of its axis
+  Fault fault;            // set to the error number `site` if an index is out of range
   uint count;             // number of elements of y
-  uint slice, tuples;     // number of consecutive elements of y that use one tuple; number of tuples, which are used cyclically
-  uint depth;             // number of indices in a tuple
-  uint index_words;       // 32-bit words of an index: 1 or 2
+  uint slice, tuples;     // consecutive elements of y that use one tuple; number of tuples, used cyclically
+  uint depth;             // indices per tuple
+  uint index_words;       // 32-bit words per index: 1 or 2
   uint site;
-  uvec4 dims, steps;      // extents of y, innermost last; number of elements of x by which each axis of y moves the place that is read
-  ivec4 extents;          // extents of the axes of x to which a tuple's indices belong
+  uvec4 dims, steps;      // extents of y, innermost last; distance in x for one step along each of them
+  ivec4 extents;          // extents of the axes of x that the indices of a tuple refer to
   uvec4 strides;          // strides of these axes in x, in elements
 } p;
 
@@ -35,11 +35,11 @@ void main() {
     const uint place = (tuple + k) * p.index_words;
     const int given = p.indices.at[place], extent = p.extents[k];
     const int index = given < 0 ? given + extent : given;
-    // A 64-bit index fits into 32 bits if its upper half consists of copies of the sign.
+    // A 64-bit index fits into 32 bits if its upper half consists of copies of the sign bit.
     const bool is_short = p.index_words == 1 || p.indices.at[place + 1] == (given < 0 ? -1 : 0);
     if (!is_short || index < 0 || index >= extent) {
       p.fault.site = p.site;
-      p.y.at[element] = WORD(0);  // the host may read this before it reads the fault
+      p.y.at[element] = WORD(0);  // defined contents, as the host may read y before the fault
       return;
     }
     at += uint(index) * p.strides[k];

@@ -1,4 +1,4 @@
-// GatherBeams. Each invocation copies one word of the cache from the row of the beam that the indirection names.
+// GatherBeams. Each invocation copies one word of the cache, from the row of the beam that the indirection names.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -13,10 +13,10 @@ layout(push_constant, scalar) uniform Push {
   Words y, x;
   Numbers beams;
   Longs past;
-  Fault fault;                 // receives `site` if a beam or the length of the past is outside of the cache
+  Fault fault;                 // set to the error number `site` if a beam or the past's length is out of range
   uint site;
   uint count;                  // number of words of y
-  uint heads, extent, size;    // `size` is the number of words of a row
+  uint heads, extent, size;    // `size`: words per row
   uint num_beams, columns;
 } p;
 

@@ -1,5 +1,5 @@
-// The gradient of Gather. Each group of invocations computes one row of dx, which belongs to one index. It searches all indices, 256 at a
-// time, and adds up the rows of dy that belong to its index, in their order.
+// The gradient of Gather. Each group of invocations computes one row of dx, which has one index. It searches all indices, 256 at a time,
+// and sums the rows of dy with this index, in order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -13,10 +13,10 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 layout(push_constant, scalar) uniform Push {
   Elements dx, dy;
   Indices indices;
-  Fault fault;        // receives `site` if an index is outside of its axis
+  Fault fault;        // set to the error number `site` if an index is out of range
   uint site;
-  uint index_words;   // 1: the indices have 32 bits; 2: they have 64 bits
-  uint outer, extent, inner, count;  // `count` is the number of indices
+  uint index_words;   // 32-bit words per index: 1 or 2
+  uint outer, extent, inner, count;  // `count`: number of indices
 } p;
 
 shared uint own_rows[256];

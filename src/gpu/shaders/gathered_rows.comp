@@ -1,5 +1,5 @@
-// GatherGradRows, in two passes over indices that are sorted with their positions. First, one group finds the rows, and where the addends
-// of each row begin. Then each invocation adds up one element of a row.
+// GatherGradRows, in two passes over indices that were sorted together with their positions. First, one group finds the rows of the result,
+// and the first addend of each row. Then each invocation sums one element of a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "items.glsl"
@@ -13,17 +13,17 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Numbers { ui
 
 layout(push_constant, scalar) uniform Push {
   Floats rows, dy;
-  Longs places;   // for each row, the row of the table to which it belongs; -1: none
+  Longs places;   // index of each row in the table; -1 for unused rows
   Items items;
-  Numbers firsts; // for each row, its first item; then the end of the last row; at [room + 1] the number of rows
+  Numbers firsts; // first item of each row; then the end of the last one; at [room + 1] the number of rows
   uint count;     // number of indices
-  uint room;      // number of rows for which the outputs have room
-  uint inner;     // number of elements of a row
+  uint room;      // number of rows in the outputs
+  uint inner;     // elements per row
 } p;
 
 shared uint ends[256];
 
-// Returns true if an item is the first one of its row. Indices outside of the table sort last, and are reported as a fault already.
+// Returns true if an item is the first one of its row. Invalid indices are sorted last; they have been reported as a fault before.
 bool begins_row(uint i) { return i < p.count && p.items.at[i].high != 0xFFFFFFFFu && (i == 0 || p.items.at[i - 1].high != p.items.at[i].high); }
 
 void main() {

@@ -1,25 +1,25 @@
-// GridSample over up to three spatial axes. Each invocation computes one element.
+// GridSample with up to three spatial axes. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint MODE = 0;
-const uint NEAREST = 0, LINEAR = 1, CUBIC = 2;  // the numbers of kernels::GridMode
+const uint NEAREST = 0, LINEAR = 1, CUBIC = 2;  // numbers as in kernels::GridMode
 layout(constant_id = 1) const uint PADDING = 0;
-const uint ZEROS = 0, BORDER = 1, REFLECTION = 2;  // the numbers of kernels::GridPadding
+const uint ZEROS = 0, BORDER = 1, REFLECTION = 2;  // numbers as in kernels::GridPadding
 layout(constant_id = 2) const uint ALIGN_CORNERS = 0;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, grid;
-  uint count, channels, points;  // count: elements of y, [batch, channels, points]
+  uint count, channels, points;  // count: number of elements of y [batch, channels, points]
   uint rank;
-  ivec3 extents;                 // extents of the image, innermost last; if it has fewer axes, the first ones are 1
+  ivec3 extents;                 // extents of the image, innermost last; preceded by ones if it has fewer axes
 } p;
 
 const uint MOST = MODE == NEAREST ? 1 : MODE == LINEAR ? 2 : 4;
 
-// Reflects x at the borders until it is inside.
+// Reflects x at the borders, repeatedly, until it is inside.
 NUMBER reflected(NUMBER x, NUMBER low, NUMBER high) {
   const NUMBER range = high - low;
   if (!(range > NUMBER(0))) return low;
@@ -30,7 +30,7 @@ NUMBER reflected(NUMBER x, NUMBER low, NUMBER high) {
   return below == is_even ? low + rest : high - rest;
 }
 
-// Returns the index of the element that the padding puts at index i of an axis; -1 if the padding puts 0 there.
+// Returns the index of the pixel that is used for index i of an axis, by the padding mode; -1 if the padding is 0 there.
 int index_at(int i, int extent, NUMBER low, NUMBER high) {
   if (i >= 0 && i < extent) return i;
   if (PADDING == ZEROS) return -1;
@@ -57,9 +57,9 @@ void main() {
     NUMBER x = ALIGN_CORNERS != 0 ? (given + NUMBER(1)) / NUMBER(2) * (size - NUMBER(1))
                                   : ((given + NUMBER(1)) * size - NUMBER(1)) / NUMBER(2);
     if (MODE == NEAREST) x = roundEven(x);
-    // Bounds x, so that its conversion to an integer is defined, also for NaN. Points that far outside of the image have the same result.
+    // Bounds x, so that its conversion to an integer is defined, also for NaN. Points this far outside give the same result anyway.
     x = x > NUMBER(-1e9) ? min(x, NUMBER(1e9)) : NUMBER(-1e9);
-    // Cubic filters apply the padding to each element, other filters to the place.
+    // Cubic filters apply the padding to each pixel, other filters to the position.
     if (MODE != CUBIC && (x < low || x > high)) {
       if (PADDING == BORDER) x = clamp(x, NUMBER(0), size - NUMBER(1));
       if (PADDING == REFLECTION) x = reflected(x, low, high);

@@ -1,5 +1,5 @@
-// Div, Mod and BitShift of integers, and Mod of float32, with broadcasting. Each invocation computes one element, on magnitudes without a
-// sign, so that the lowest integer divided by -1 wraps on every device.
+// Div, Mod and BitShift of integers, and Mod of float32, with broadcasting. Each invocation computes one element. It divides magnitudes, as
+// unsigned integers, so that the lowest integer divided by -1 wraps around on every device.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #if defined(ELEMENT_B8)
@@ -27,16 +27,16 @@ const uint BITS = 32;
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
 const uint QUOTIENT = 0, FLOORED_REST = 1, TRUNCATED_REST = 2, LEFT = 3, RIGHT = 4;
-const uint FLOORED_FLOAT_REST = 5, TRUNCATED_FLOAT_REST = 6;  // the operands are the bits of float32
+const uint FLOORED_FLOAT_REST = 5, TRUNCATED_FLOAT_REST = 6;  // the operands are the bits of float32 numbers
 layout(constant_id = 1) const uint SIGNED = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
   Words y, a, b;
-  Fault fault;         // receives `site` if a divisor is 0
+  Fault fault;         // set to the error number `site` if a divisor is 0
   uint count, site;
-  uint a_extends, b_extends;  // bit i: the operand extends along dimension i; otherwise it has one element there
+  uint a_extends, b_extends;  // bit i: the operand is not broadcast along dimension i
   uint dims[8];        // extents of the result, innermost last
 } p;
 
@@ -48,7 +48,7 @@ bool is_negative(WIDE x) { return SIGNED != 0 && WIDE_SIGNED(x) < WIDE_SIGNED(0)
 WIDE magnitude(WIDE x) { return is_negative(x) ? WIDE(0) - x : x; }
 
 #if defined(ELEMENT_B4)
-// The rest of a division of float32, which is exact: the dividend's mantissa is reduced bit by bit.
+// The remainder of a float32 division, computed exactly: the mantissa of the dividend is reduced bit by bit.
 uint float_rest(uint a, uint b) {
   const uint sign = a & 0x80000000u, dividend = a & 0x7FFFFFFFu, divisor = b & 0x7FFFFFFFu;
   if (dividend >= 0x7F800000u || divisor > 0x7F800000u || divisor == 0) return 0x7FC00000u;
@@ -89,7 +89,7 @@ void main() {
   const WIDE a = extended(WIDE(p.a.at[a_at])), b = extended(WIDE(p.b.at[b_at]));
   WIDE y = WIDE(0);
   if (KIND == LEFT || KIND == RIGHT) {
-    const uint by = b < WIDE(BITS) ? uint(b) : BITS;  // a negative shift is a large number without a sign
+    const uint by = b < WIDE(BITS) ? uint(b) : BITS;  // as an unsigned number, a negative shift is large
     if (by < BITS)
       y = KIND == LEFT ? a << by : is_negative(a) ? WIDE(WIDE_SIGNED(a) >> by) : a >> by;
     else if (KIND == RIGHT && is_negative(a))

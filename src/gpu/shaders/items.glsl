@@ -1,4 +1,4 @@
-// Items that sort.comp sorts by `high`, then `low`, then `index`.
+// Items (sort keys). sort.comp sorts them by `high`, then by `low`, then by `index`.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
 struct Item {

@@ -1,5 +1,5 @@
-// LambUpdate, in three passes. The first computes the states and, for each part of the elements, the sums of the squares of parameter and
-// step; the second adds up these sums; the third computes the parameter.
+// LambUpdate, in three passes. The first computes the states and, for each part of the elements, two sums of squares: of the parameter and
+// of the step. The second pass adds up these sums. The third computes the parameter.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -13,15 +13,15 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Bit
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements x_new, v_new, h_new;  // the parameter and its states
+  Elements x_new, v_new, h_new;  // the new parameter and its new states
   Elements x, g, v, h;
-  Elements sums;                 // scratch: sums of squares of each part's parameter and step; after PASS 1, the first is the rate's factor
-  Bits rate, number;             // R, and T in 64 bits
-  Fault fault;                   // receives `site` if T is less than 1
+  Elements sums;                 // scratch: sums of squares per part; after PASS 1, first the factor of the rate
+  Bits rate, number;             // R (learning rate); T (update count) in 64 bits
+  Fault fault;                   // set to the error number `site` if T is less than 1
   uint site;
-  uint wide_rate;                // 1: R has 64 bits
-  uint count, parts;             // number of elements, and number of groups that share them
-  float a, b;                    // the logarithms of the betas
+  uint wide_rate;                // 1: R is float64
+  uint count, parts;             // number of elements; number of groups (parts)
+  float a, b;                    // logarithms of the two betas
   float epsilon, decay;
 } p;
 

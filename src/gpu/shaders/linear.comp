@@ -1,4 +1,4 @@
-// Scores of LinearClassifier and LinearRegressor. Each invocation computes one score of a row.
+// Scores of LinearClassifier and LinearRegressor. Each invocation computes one score of one row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,9 +6,9 @@
 layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
-  Elements scores;                    // with the shape [rows, stride]
-  Elements x;                         // with the shape [rows, columns]
-  Elements coefficients, intercepts;  // with the shapes [count, columns] and [count]
+  Elements scores;                    // shape [rows, stride]
+  Elements x;                         // shape [rows, columns]
+  Elements coefficients, intercepts;  // shapes [count, columns] and [count]
   uint rows, columns, count, stride;
   uint has_intercepts;
 } p;
@@ -17,7 +17,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.rows * p.count) return;
   const uint row = i / p.count, k = i % p.count;
-  NUMBER sum = 0, block = 0;  // each 512 terms have a sum of their own, and then these sums are added
+  NUMBER sum = 0, block = 0;  // sums 512 terms at a time, then these sums, for accuracy
   for (uint column = 0; column < p.columns; ++column) {
     block = fma(p.x.at[row * p.columns + column], p.coefficients.at[k * p.columns + column], block);
     if (column % 512 != 511) continue;

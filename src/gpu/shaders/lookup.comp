@@ -1,32 +1,32 @@
-// LabelEncoder: values for keys, which are found by bisection; or OneHotEncoder: rows with a 1 at the key's position. Each invocation looks
-// up one key.
+// LabelEncoder: values for keys, which are found by binary search. OneHotEncoder: rows with a 1 at the key's position. Each invocation
+// looks up one key.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEYS = 0;
-const uint WORD_KEYS = 0, LONG_KEYS = 1, FLOAT_KEYS = 2, DOUBLE_KEYS = 3;  // kinds of keys: 32-bit and 64-bit integers, float32 and float64
+const uint WORD_KEYS = 0, LONG_KEYS = 1, FLOAT_KEYS = 2, DOUBLE_KEYS = 3;  // 32-bit and 64-bit integers, float32, float64
 layout(constant_id = 1) const uint ONE_HOT = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Pairs { uvec2 at[]; };  // the low and the high word
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Pairs { uvec2 at[]; };  // low word, high word
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
   Words y;
   Ints x;
-  Pairs keys;      // the keys in ascending order, as 64-bit integers
-  Ints places;     // for each key, the index of its value
-  Words values;    // values of `words` words each; the last one is for all other keys
-  Fault fault;     // receives `site` if a key is missing; null: missing keys are allowed
+  Pairs keys;      // the keys as 64-bit integers, in ascending order
+  Ints places;     // index of the value of each key
+  Words values;    // values of `words` words each; the last one is for unknown keys
+  Fault fault;     // set to the error number `site` if a key is unknown; null: unknown keys are allowed
   uint count, key_count;
-  uint words;      // number of words of a value; with ONE_HOT, of a row
-  uint otherwise;  // index of the value for all other keys
+  uint words;      // words per value; if ONE_HOT, words per row
+  uint otherwise;  // index of the value for unknown keys
   uint site;
 } p;
 
-// Returns the key as a 64-bit integer. All NaN are the same key, and so are both zeros; NaN has the bits of -0.
+// Returns the key as a 64-bit integer. Equal keys have equal integers: all NaN have the bits of -0, and both zeros are 0.
 uvec2 key_of(uint i) {
   if (KEYS == WORD_KEYS) return uvec2(p.x.at[i], int(p.x.at[i]) < 0 ? 0xFFFFFFFFu : 0u);
   if (KEYS == LONG_KEYS) return uvec2(p.x.at[2 * i], p.x.at[2 * i + 1]);
@@ -48,7 +48,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.count) return;
   const uvec2 key = key_of(i);
-  uint low = 0, high = p.key_count;  // the first key that is not less than the key searched for is in [low, high]
+  uint low = 0, high = p.key_count;  // the first key that is not less than `key` is in [low, high]
   while (low < high) {
     const uint middle = (low + high) / 2;
     const uvec2 at = p.keys.at[middle];

@@ -15,20 +15,20 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Lab
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements y, x;          // x has the logarithms of probabilities; in the gradient it is dy
+  Elements y, x;          // x: log-probabilities; in the gradient, dy
   Labels labels;
-  Elements weights;       // a weight for each class; null if there are no weights
-  Elements total;         // the sum of the weights, which the gradient of a mean reads
-  Fault fault;            // receives `site` if a label is not a class
+  Elements weights;       // a weight per class; null: no weights
+  Elements total;         // sum of the weights, for the gradient of a mean
+  Fault fault;            // set to the error number `site` if a label is not a class
   uint site;
-  uint label_words;       // 1: labels have 32 bits; 2: they have 64 bits
+  uint label_words;       // 32-bit words per label: 1 or 2
   uint targets, classes, positions;
   uint has_weights, ignores;
   int ignored;
-  uint mean, each;        // for the gradient: mean is 1 if the loss was a mean, and each is 1 if there is a dy for each target
+  uint mean, each;        // gradient only: mean: the loss was a mean; each: dy has an element per target
 } p;
 
-// Returns the target's class; -1 if it is ignored or wrong.
+// Returns the class of a target; -1 if it is ignored or invalid.
 int label_of(uint target) {
   const int label = p.labels.at[target * p.label_words];
   const bool is_short = p.label_words == 1 || p.labels.at[target * 2 + 1] == (label < 0 ? -1 : 0);

@@ -9,7 +9,7 @@ layout(local_size_x = 256) in;
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
   uint count, channels, inner;
-  int below, above;        // number of channels on either side that count
+  int below, above;        // number of channels before and after that are included
   float alpha, beta, bias;
 } p;
 

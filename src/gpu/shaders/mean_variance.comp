@@ -1,4 +1,4 @@
-// MeanVarianceNormalization over any axes. A group of invocations computes the elements that share a mean.
+// MeanVarianceNormalization over any axes. A group of invocations computes all elements that share a mean.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,9 +7,9 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;  // y may be x
-  uint groups, terms;           // number of means, and of elements of each
-  uvec4 kept, kept_step;        // extents of the axes that are kept, and their strides in x; innermost last
-  uvec4 reduced, reduced_step;  // extents and strides of the axes that are reduced
+  uint groups, terms;           // number of means; elements per mean
+  uvec4 kept, kept_step;        // extents of the kept axes, innermost last; their strides in x
+  uvec4 reduced, reduced_step;  // extents of the reduced axes; their strides in x
 } p;
 
 shared NUMBER parts[256];

@@ -1,24 +1,24 @@
-// Converts between float32 and codes of at most 8 bits: small floats, and packed integers of 2 and 4 bits (core/values/float_types.h).
+// Converts between float32 and elements of at most 8 bits (codes): small floats, packed 2-bit and 4-bit integers (float_types.h).
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_8bit_storage : require
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint WRITES = 0;  // 0: each invocation reads one code; 1: each writes the codes that fill whole bytes
+layout(constant_id = 0) const uint WRITES = 0;  // an invocation 0: reads one code; 1: writes as many codes as fill whole bytes
 layout(constant_id = 1) const uint BITS = 8;
 layout(constant_id = 2) const uint KIND = 0;
 const uint INTEGER = 0, FLOAT = 1, SCALE = 2;  // SCALE: float8e8m0
 layout(constant_id = 3) const uint EXPONENT_BITS = 0;
 layout(constant_id = 4) const uint MANTISSA_BITS = 0;
 layout(constant_id = 5) const uint BIAS = 0;
-layout(constant_id = 6) const uint SPECIALS = 0;  // a number of treadle::Specials
+layout(constant_id = 6) const uint SPECIALS = 0;  // as numbered in treadle::Specials
 const uint IEEE = 0, NAN_ALL_ONES = 1, NAN_NEGATIVE_ZERO = 2, NONE = 3;
 layout(constant_id = 7) const uint SATURATES = 1;
-layout(constant_id = 8) const uint ROUNDING = 0;  // with SCALE: a number of treadle::ScaleRounding
+layout(constant_id = 8) const uint ROUNDING = 0;  // if SCALE: as numbered in treadle::ScaleRounding
 const uint UP = 0, DOWN = 1;
-layout(constant_id = 9) const uint SIGNED = 0;    // with INTEGER: 1 if the codes have a sign
-layout(constant_id = 10) const uint FROM_INTS = 0;  // the numbers to write are 32-bit integers, whose low bits are kept
+layout(constant_id = 9) const uint SIGNED = 0;    // if INTEGER: 1: signed codes
+layout(constant_id = 10) const uint FROM_INTS = 0;  // 1: the numbers to write are 32-bit integers; keeps their low bits
 
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer Bytes { uint8_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words { uint at[]; };
@@ -32,9 +32,9 @@ layout(push_constant, scalar) uniform Push {
 const uint SIGN = 1u << (EXPONENT_BITS + MANTISSA_BITS), INFINITY = ((1u << EXPONENT_BITS) - 1u) << MANTISSA_BITS;
 const uint MOST = SPECIALS == IEEE ? INFINITY - 1 : SPECIALS == NAN_ALL_ONES ? SIGN - 2 : SIGN - 1;
 const uint NOT_A_NUMBER = SPECIALS == IEEE ? INFINITY + 2 : SPECIALS == NAN_ALL_ONES ? SIGN - 1 : SIGN;
-const uint QUIET = 0x7FC00000u;  // a NaN of float32
+const uint QUIET = 0x7FC00000u;  // a float32 NaN
 
-// Returns the bits of a float32.
+// Returns the bits of the float32 number that a code represents.
 uint decoded(uint code) {
   if (KIND == INTEGER) return floatBitsToUint(SIGNED != 0 ? float(bitfieldExtract(int(code), 0, int(BITS))) : float(code));
   if (KIND == SCALE) return code == 0xFFu ? QUIET : code == 0 ? 0x00400000u : code << 23;
@@ -53,7 +53,7 @@ uint encoded_float(uint word) {
   if (word > 0x7F800000u) return SPECIALS == IEEE || SPECIALS == NAN_ALL_ONES ? sign | NOT_A_NUMBER : NOT_A_NUMBER;
   const int exponent = int(word >> 23) - 127, least = 1 - int(BIAS);
   uint shift = 23u - MANTISSA_BITS, significand = word - (uint(127 - int(BIAS)) << 23);
-  if (exponent < least) {  // the unit of subnormal codes is fixed, so that the mantissa is shifted to it
+  if (exponent < least) {  // subnormal codes have a fixed unit, to which the mantissa is shifted
     shift += uint(least - exponent);
     significand = word & 0x7FFFFFu | 0x800000u;
     if (shift > 25) significand = 0, shift = 1;
@@ -82,7 +82,7 @@ uint encoded(uint word) {
   if (KIND == FLOAT) return encoded_float(word);
   if (KIND == SCALE) return encoded_scale(word);
   if (FROM_INTS != 0) return word;
-  // Rounds ties away from zero. Numbers beyond 2^31 are multiples of all codes.
+  // Rounds half away from zero. From 2^31 on, numbers are multiples of 256, so the low bits of their integers are 0.
   const float x = uintBitsToFloat(word), magnitude = floor(abs(x)), rounded = abs(x) - magnitude >= 0.5 ? magnitude + 1 : magnitude;
   if (!(rounded < 2147483648.0)) return 0u;
   return x < 0 ? uint(-int(rounded)) : uint(rounded);

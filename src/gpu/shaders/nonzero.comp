@@ -1,23 +1,23 @@
 // NonZero and similar operators, in two stages. First, each group counts the nonzero elements of its part. Then each group writes the
-// indices of its elements after those of earlier groups, in order.
+// indices of its nonzero elements, in order, after those of earlier groups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint COUNT = 0;
-// Number of bytes of a float in its word, or 0 for other types. The sign of a float is ignored, so that -0 counts as 0.
+// Bytes of a float in its last word; 0: the elements are not floats. For floats the sign bit is ignored, so that -0 is treated as 0.
 layout(constant_id = 1) const uint FLOATS = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // the indices have 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // indices of 64 bits
 
 layout(push_constant, scalar) uniform Push {
   Words x;
-  Ints counts;          // number of nonzero elements in each part
-  Places y;             // with the shape [rank, total]
-  uint count, words;    // number of elements, and of words of an element
-  uint parts, part;     // number of parts, and of elements in a part, a multiple of 256
+  Ints counts;          // number of nonzero elements per part
+  Places y;             // shape [rank, total]
+  uint count, words;    // number of elements; words per element
+  uint parts, part;     // number of parts; elements per part, a multiple of 256
   uint rank, total;
   uint dims[8];
 } p;
@@ -29,14 +29,14 @@ bool is_marked(uint i) {
   uint bits = 0;
   for (uint w = 0; w < p.words; ++w) {
     uint word = uint(p.x.at[i * p.words + w]);
-    // Moves the bytes of the float to the top of the word, without the sign.
+    // Moves the float's bytes to the top of the word, which removes the sign bit.
     if (FLOATS != 0 && w + 1 == p.words) word <<= 32 - 8 * FLOATS + 1;
     bits |= word;
   }
   return bits != 0;
 }
 
-// Returns the number of invocations of the group, from the first up to this one, that have a nonzero element.
+// Returns how many invocations of the group, up to and including this one, have a nonzero element.
 uint marked_up_to(bool own_mark) {
   const uint own = gl_LocalInvocationIndex;
   places[own] = own_mark ? 1 : 0;

@@ -4,17 +4,17 @@
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint CENTERED = 1;  // 0: the mean is not subtracted (RMSNormalization)
+layout(constant_id = 0) const uint CENTERED = 1;  // 0: without subtracting the mean (RMSNormalization)
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Floats { float at[]; };
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, scale, bias;  // scale and bias may be null
-  Floats means, factors;       // for each row, the mean and the inverse of the deviation; may be null
+  Floats means, factors;       // per row: the mean, and 1 / deviation; may be null
   uint has_scale, has_bias, has_means, has_factors;
   uint rows, extent;
-  // Scale and bias have `channels` elements, which are used cyclically: row r begins with r * row_channels, and so many consecutive elements
-  // of a row use the same one.
+  // Scale and bias have `channels` elements, which are used cyclically. Row r begins with element r * row_channels of them. Each of them is
+  // used for `channel_extent` consecutive elements of a row.
   uint row_channels, channel_extent, channels;
   float epsilon;
 } p;

@@ -1,11 +1,11 @@
-// Normalizer: divides rows by their largest element, by the sum of magnitudes, or by the length. Each group of invocations computes one
-// row.
+// Normalizer: divides rows by their largest element, by the sum of their magnitudes, or by their Euclidean length. Each group of
+// invocations computes one row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint NORM = 0;  // a number of ops::Norm
+layout(constant_id = 0) const uint NORM = 0;  // as numbered in ops::Norm
 const uint MAX = 0, L1 = 1;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
@@ -39,7 +39,7 @@ void main() {
   if (row >= p.rows || p.columns == 0) return;
   const uint first = row * p.columns;
   const NUMBER start = p.x.at[first];
-  // L1 and L2 compare magnitudes, which are at least 0. NaN is never larger than a number.
+  // L1 and L2 compare magnitudes, so they start at 0. A comparison with NaN is false, so NaN never becomes the largest.
   NUMBER largest = NORM == MAX && !isnan(start) ? start : NUMBER(0);
   for (uint k = own; k < p.columns; k += 256) {
     const NUMBER x = NORM == MAX ? p.x.at[first + k] : abs(p.x.at[first + k]);
@@ -49,7 +49,7 @@ void main() {
   NUMBER divisor = NORM == MAX && isnan(start) ? start : largest;
   if (divisor == 0) divisor = 1;
   NUMBER sum = 1;
-  if (NORM != MAX) {  // sums are computed from x / largest, so that squares do not overflow
+  if (NORM != MAX) {  // L1 and L2 sum x / largest, so that squares do not overflow
     sum = 0;
     for (uint k = own; k < p.columns; k += 256) {
       const NUMBER x = abs(p.x.at[first + k]) / divisor;

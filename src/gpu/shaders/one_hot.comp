@@ -1,18 +1,18 @@
-// OneHot. Each invocation writes one word: of the value for the index, or of the value for all other places.
+// OneHot. Each invocation writes one word, either of the value at the index or of the value at all other positions.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint INDEX = 0;
-const uint WORD_INDEX = 0, LONG_INDEX = 1, FLOAT_INDEX = 2;  // types of the indices: 32-bit and 64-bit integers, and float32
+const uint WORD_INDEX = 0, LONG_INDEX = 1, FLOAT_INDEX = 2;  // types of the indices: 32-bit integer, 64-bit integer, float32
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Indices { int at[]; };
 
 layout(push_constant, scalar) uniform Push {
   Words y, values;
   Indices indices;
-  uint count, words;  // number of words of y, and number of words of an element
+  uint count, words;  // words of y; words per element
   int depth;
   uint inner;
 } p;

@@ -1,19 +1,19 @@
-// Pad in all its modes. Each invocation writes one word.
+// Pad, in all its modes. Each invocation writes one word.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint MODE = 0;  // a number of kernels::PadMode
+layout(constant_id = 0) const uint MODE = 0;  // as numbered in kernels::PadMode
 const uint CONSTANT = 0, REFLECT = 1, EDGE = 2, WRAP = 3;
 
 layout(push_constant, scalar) uniform Push {
   Words y, x, value;  // value may be null
   uint count;         // number of words of y
-  uint words;         // number of words of an element
+  uint words;         // words per element
   uint has_value;
-  ivec4 out_dims, in_dims;       // the innermost axis is the last one
-  ivec4 first, kept, before;     // for each axis: begin and extent of the part of x that is kept, and number of elements added before it
+  ivec4 out_dims, in_dims;       // extents of y and x, innermost last
+  ivec4 first, kept, before;     // per axis: begin and extent of the part of x that is kept; elements added before it
 } p;
 
 int padded_from(int place, int kept) {

@@ -1,4 +1,4 @@
-// Multiplies and adds as fast as the device can, for measuring its peak: eight independent chains of vectors hide each other's latency.
+// Multiplies and adds at the device's peak rate, to measure it: eight independent chains of vector operations hide each other's latency.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -18,5 +18,5 @@ void main() {
     for (int i = 0; i < 8; ++i) sums[i] = fma(sums[i], vec4(p.factor), vec4(p.summand));
   vec4 sum = vec4(0);
   for (int i = 0; i < 8; ++i) sum += sums[i];
-  if (sum.x + sum.y + sum.z + sum.w == p.summand) p.y.at[0] = sum.x;  // this is almost never true, but the compiler cannot know it
+  if (sum.x + sum.y + sum.z + sum.w == p.summand) p.y.at[0] = sum.x;  // almost never true, but it keeps the compiler from removing the loop
 }

@@ -1,4 +1,4 @@
-// Philox 4x32 with ten rounds, see kernels/random/philox.h.
+// Philox 4x32 with ten rounds; see kernels/random/philox.h.
 // @param stream, key  low word first
 uvec4 random_bits(uint index, uvec2 stream, uvec2 key) {
   uvec4 counter = uvec4(index, 0, stream);

@@ -6,16 +6,16 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-const uint MAXIMUM = 0, AVERAGE = 1;  // the average over taps inside the input
-const uint AVERAGE_WITH_PADS = 2;     // the average over taps inside the padded input
+const uint MAXIMUM = 0, AVERAGE = 1;  // AVERAGE: over taps inside the input
+const uint AVERAGE_WITH_PADS = 2;     // over taps inside the padded input
 const uint NORM = 3;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
   uint count;                                                // number of elements of y
   ivec3 in_size, out_size, kernel, stride, dilation, pad;    // depth, height and width
-  ivec3 padded;                                              // coordinates at which the input with its pads ends
-  uint order;                                                // with NORM: the order of the norm
+  ivec3 padded;                                              // end of the padded input, per axis
+  uint order;                                                // if NORM: order of the norm
 } p;
 
 NUMBER term_of(NUMBER x) {

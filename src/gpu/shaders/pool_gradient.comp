@@ -6,9 +6,9 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-const uint MAXIMUM = 0;  // each invocation computes one plane, because several windows may have the same maximum
-const uint AVERAGE = 1;  // each invocation computes one element of dx, from averages over the taps inside of the input
-const uint PADDED = 2;   // like AVERAGE, but from averages over the taps inside of the padded input
+const uint MAXIMUM = 0;  // each invocation computes a plane, as several windows may have the same maximum
+const uint AVERAGE = 1;  // each invocation computes an element of dx, from averages over taps inside the input
+const uint PADDED = 2;   // like AVERAGE, but the averages are over taps inside the padded input
 const uint SUM = 3;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Indices { int at[]; };
@@ -16,13 +16,13 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Elements dx, dy;
-  Indices indices;          // the positions of the maxima among all elements of x, in 64 bits
-  Fault fault;              // receives `site` if an index is outside of its plane
+  Indices indices;          // positions of the maxima among all elements of x, in 64 bits
+  Fault fault;              // set to the error number `site` if an index is not in its plane
   uint site;
-  uint count;               // number of planes, or of elements of dx
-  ivec2 in_size, out_size;  // height and width, as in all ivec2 below
+  uint count;               // number of planes (MAXIMUM) or of elements of dx
+  ivec2 in_size, out_size;  // height and width, as for all ivec2 below
   ivec2 kernel, stride, dilation, pad;
-  ivec2 padded;             // in_size including the pads at both ends
+  ivec2 padded;             // in_size plus the pads at both ends
 } p;
 
 void spread_maxima(uint plane) {
@@ -32,7 +32,7 @@ void spread_maxima(uint plane) {
   for (int k = 0; k < outputs; ++k) {
     const uint from = plane * uint(outputs) + uint(k);
     const int index = p.indices.at[2 * from];
-    if (p.indices.at[2 * from + 1] == -1) continue;  // -1 means that the window contains only pads
+    if (p.indices.at[2 * from + 1] == -1) continue;  // -1: the window has only padding
     const int place = index - int(first);
     if (p.indices.at[2 * from + 1] != 0 || place < 0 || place >= size) {
       p.fault.site = p.site;
@@ -42,7 +42,7 @@ void spread_maxima(uint plane) {
   }
 }
 
-// Returns the number of taps of a window along one axis that are inside of the input, or of the padded input.
+// Returns how many taps of a window are inside the input, or inside the padded input if PADDED, along one axis.
 int taps(int position, int axis) {
   const int start = position * p.stride[axis] - p.pad[axis];
   int count = 0;

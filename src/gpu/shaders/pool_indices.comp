@@ -1,5 +1,5 @@
-// MaxPool of two dimensions that also outputs the positions of the maxima among all elements of x. Each invocation computes one element of
-// y.
+// MaxPool with two spatial axes. It also outputs the positions of the maxima among all elements of x. Each invocation computes one element
+// of y.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -11,9 +11,9 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer In
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  Indices indices;          // positions of the maxima, in 64 bits; -1 if the window contains only pads
+  Indices indices;          // positions of the maxima, in 64 bits; -1 if the window has only padding
   uint count;               // number of elements of y
-  ivec2 in_size, out_size;  // height and width, as in all ivec2 below
+  ivec2 in_size, out_size;  // height and width, as for all ivec2 below
   ivec2 kernel, stride, dilation, pad;
 } p;
 

@@ -1,5 +1,5 @@
-// Batches of matrix products Y = alpha A B + beta C; with CONVOLUTION, convolutions. A group of 256 invocations computes 64 rows and 64
-// columns of Y, each invocation 4 rows and 4 columns. The group copies the operands to shared memory, for 16 terms of the sums at a time.
+// Batches of matrix products Y = alpha A B + beta C or, if CONVOLUTION, convolutions. A group of 256 invocations computes 64 rows and 64
+// columns of Y; each invocation computes 4 x 4 of them. The group copies the operands to shared memory, for 16 terms of the sums at a time.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -10,24 +10,24 @@ layout(local_size_x = 256) in;
 const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
 
 #ifdef CONVOLUTION
-// Rows are the output channels of one group of channels, columns the positions of the output, and terms the weights of one channel.
+// Rows are the output channels of one channel group, columns are output positions, and terms are the weights of one output channel.
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
-  Elements operands[3];    // the epilogue's operands
+  Elements operands[3];    // operands of the epilogue
   uint has_bias;
   uint rows, columns, terms;
-  uint groups;                          // number of groups of channels
-  ivec2 in_size;                        // height and width, as in all ivec2 below
+  uint groups;                          // number of channel groups
+  ivec2 in_size;                        // height and width, as for all ivec2 below
   ivec2 out_size, kernel, stride, dilation, pad;
 } p;
 #else
 layout(push_constant, scalar) uniform Push {
   Elements y, a, b, c;   // c may be null
-  Elements operands[3];  // the epilogue's operands
+  Elements operands[3];  // operands of the epilogue
   uint has_c;
   uint rows, columns, terms;
-  uvec2 a_step, b_step, c_step;  // distances in elements between rows, and between columns
-  uvec3 batch_step;              // distances in elements between matrices of a, b and c
+  uvec2 a_step, b_step, c_step;  // distances in elements from row to row, and from column to column
+  uvec3 batch_step;              // distances in elements from matrix to matrix, for a, b and c
   float alpha, beta;
 } p;
 #endif
@@ -35,7 +35,7 @@ layout(push_constant, scalar) uniform Push {
 #if defined(ELEMENT_F32) && !defined(CONVOLUTION)
 #include "bfloat16.glsl"
 #include "float16.glsl"
-layout(constant_id = 3) const uint ROUNDED = 0;  // operands are rounded to 1: bfloat16, 2: float16
+layout(constant_id = 3) const uint ROUNDED = 0;  // how operands are rounded: 0: not; 1: to bfloat16; 2: to float16
 float rounded(float x) {
   if (ROUNDED == 1) return uintBitsToFloat(rounded_word(x) << 16);
   return ROUNDED == 2 ? unpackHalf2x16(half_word(x)).x : x;
@@ -50,7 +50,7 @@ shared float b_tile[TERMS][COLUMNS + 4];
 #ifdef CONVOLUTION
 float a_element(uint row, uint k, uint batch) { return to_number(p.w.at[(batch % p.groups * p.rows + row) * p.terms + k]); }
 float b_element(uint k, uint column, uint batch) {
-  // Terms are ordered by channel, then by height and width of the kernel.
+  // The terms are ordered by input channel, then by height and by width of the kernel.
   const int taps = p.kernel.x * p.kernel.y, channels = int(p.terms) / taps;
   const int kw = int(k) % p.kernel.y, kh = int(k) / p.kernel.y % p.kernel.x;
   const int ow = int(column) % p.out_size.y, oh = int(column) / p.out_size.y;
@@ -65,12 +65,12 @@ float b_element(uint k, uint column, uint batch) { return to_number(p.b.at[batch
 #endif
 
 void main() {
-  // Tiles are numbered along the dispatch's first and second dimension, because one dimension alone may have too small a limit.
+  // Tiles are numbered along the first and second dimension of the dispatch, since the limit of one dimension may be too small.
   const uint column_tiles = (p.columns + COLUMNS - 1) / COLUMNS, tile = gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x;
   if (tile >= column_tiles * ((p.rows + ROWS - 1) / ROWS)) return;
   const uint batch = gl_WorkGroupID.z, first_row = tile / column_tiles * ROWS, first_column = tile % column_tiles * COLUMNS;
   const uint own = gl_LocalInvocationIndex, own_row = own / 16 * 4, own_column = own % 16 * 4;
-  // Sums 512 terms at a time and then adds these sums, because a term much smaller than the sum so far would be lost in rounding.
+  // Sums 512 terms at a time and then adds up these sums. In one long sum, small terms would be lost by rounding.
   float sums[4][4], block[4][4];
   for (uint i = 0; i < 4; ++i)
     for (uint j = 0; j < 4; ++j) sums[i][j] = block[i][j] = 0;

@@ -1,5 +1,5 @@
-// Products with weights of 4 or 8 bits, which have a scale for each block of the inner dimension. A group of 256 invocations computes 64
-// rows and 64 columns, as in product.comp. With FEW_ROWS, a group computes one column of up to 4 rows.
+// Matrix products with weights of 4 or 8 bits, which have a scale for each block of the inner dimension. A group of 256 invocations
+// computes 64 rows and 64 columns, as in product.comp. If FEW_ROWS, a group computes one column of up to 4 rows.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,7 +8,7 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint BITS = 4;
 layout(constant_id = 1) const uint IS_SIGNED = 0;
-layout(constant_id = 2) const uint INNER_LAST = 0;  // 1: the inner dimension is the last one of codes and scales; 0: it is the first one
+layout(constant_id = 2) const uint INNER_LAST = 0;  // position of the inner dimension in codes and scales: 1: last; 0: first
 layout(constant_id = 3) const uint ONE_SCALE = 0;
 
 layout(buffer_reference, scalar, buffer_reference_align = 1) readonly buffer Bytes { uint8_t at[]; };
@@ -20,7 +20,7 @@ layout(push_constant, scalar) uniform Push {
   Bytes zeros;                // may be null
   uint has_zeros;
   uint rows, columns, terms;
-  uint block, blocks;         // number of terms in a block, and of blocks in a column
+  uint block, blocks;         // terms per block; blocks per column
 } p;
 
 int code_at(Bytes codes, uint i) {
@@ -66,7 +66,7 @@ void main() {
   if (tile >= column_tiles * ((p.rows + ROWS - 1) / ROWS)) return;
   const uint first_row = tile / column_tiles * ROWS, first_column = tile % column_tiles * COLUMNS;
   const uint own = gl_LocalInvocationIndex, own_row = own / 16 * 4, own_column = own % 16 * 4;
-  // Sums 512 terms at a time and then adds these sums.
+  // Sums 512 terms at a time and then adds up these sums, for accuracy.
   float sums[4][4], block[4][4];
   for (uint i = 0; i < 4; ++i)
     for (uint j = 0; j < 4; ++j) sums[i][j] = block[i][j] = 0;

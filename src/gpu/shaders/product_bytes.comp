@@ -1,5 +1,5 @@
-// Products of 8-bit integers minus their zero points, as int32: batches of matrices or, with CONVOLUTION or DIRECT, convolutions. A group
-// of 256 invocations computes 64 rows and 64 columns. With DIRECT, for few rows, each invocation computes one element.
+// Products of 8-bit integers minus their zero points, as int32: batches of matrices or, if CONVOLUTION or DIRECT, convolutions. A group of
+// 256 invocations computes 64 rows and 64 columns. If DIRECT, for few rows, each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -14,7 +14,7 @@ const uint HAS_X_ZERO = 1, HAS_W_ZERO = 2, X_ZERO_PER_LINE = 4, W_ZERO_PER_LINE 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { int at[]; };
 
 #if defined(CONVOLUTION) || defined(DIRECT)
-// Rows are the output channels of one group of channels, columns the positions of the output, and terms the weights of one channel.
+// Rows are the output channels of one channel group, columns are output positions, and terms are the weights of one output channel.
 layout(push_constant, scalar) uniform Push {
   Ints y;
   Words x, w, x_zero, w_zero;
@@ -28,7 +28,7 @@ layout(push_constant, scalar) uniform Push {
   Words x, w, x_zero, w_zero;
   uint flags;
   uint rows, columns, terms;
-  uvec2 batch_step, zero_step;  // distances between one matrix of x or w and the next, and between their zero points
+  uvec2 batch_step, zero_step;  // distances from matrix to matrix, for x and w; for their zero points
 } p;
 #endif
 

@@ -1,5 +1,5 @@
-// Batches of matrix products Y = alpha A B + beta C of float64 and integers. A group computes a tile of 64 rows and 64 columns, and each of
-// its 256 invocations 16 elements of it.
+// Batches of matrix products Y = alpha A B + beta C in float64 and integers. A group of 256 invocations computes a tile of 64 rows and 64
+// columns; each invocation computes 16 of its elements.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,11 +8,11 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, a, b, c;   // c may be null
-  Elements operands[3];  // unused; the push constants have the same layout as in product.comp
+  Elements operands[3];  // unused, but keeps the layout of the push constants as in product.comp
   uint has_c;
   uint rows, columns, terms;
-  uvec2 a_step, b_step, c_step;  // distances in elements between rows, and between columns
-  uvec3 batch_step;              // distances in elements between matrices of a, b and c
+  uvec2 a_step, b_step, c_step;  // distances in elements from row to row, and from column to column
+  uvec3 batch_step;              // distances in elements from matrix to matrix, for a, b and c
   float alpha, beta;
 } p;
 

@@ -1,5 +1,5 @@
-// RandomUniform, RandomNormal, Bernoulli and Multinomial. Each invocation computes a pair of elements, which share a block of random bits.
-// The bits are those of the host. Compiled for float64, in which the host computes, and for float32, for devices that have no float64.
+// RandomUniform, RandomNormal, Bernoulli and Multinomial. Each invocation computes two elements, which share a block of random bits. These
+// bits are the same as on the host. Compiled for float64, as the host computes, and for float32, for devices without float64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -9,19 +9,19 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
 const uint UNIFORM = 0, NORMAL = 1, BERNOULLI = 2;
-const uint CUMULATE = 3, DRAW = 4;  // passes of Multinomial: CUMULATE sums probabilities along each row, then DRAW chooses classes
-layout(constant_id = 1) const uint IS_WIDE = 0;  // 1: y and x are float64, otherwise float32
+const uint CUMULATE = 3, DRAW = 4;  // Multinomial: CUMULATE sums probabilities along each row, then DRAW selects classes
+layout(constant_id = 1) const uint IS_WIDE = 0;  // 1: y and x are float64; 0: float32
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { int at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements y;  // float64; or the same address as Floats, or as Ints
-  Elements x;  // Bernoulli's probabilities, Multinomial's logarithms of them
-  Elements sums;  // [rows, classes]
+  Elements y;  // float64; may also be accessed as Floats or Ints
+  Elements x;  // probabilities (Bernoulli) or their logarithms (Multinomial)
+  Elements sums;  // shape [rows, classes]
   uvec2 key, stream;
   NUMBER offset, scale;  // aligned to 8 bytes
-  uint count;            // number of elements of y; with CUMULATE, number of rows
+  uint count;            // number of elements of y; if CUMULATE, number of rows
   uint classes, samples, is_long;
 } p;
 
@@ -41,7 +41,7 @@ void store(uint i, NUMBER value) {
   p.y.at[i] = value;
 }
 
-// Returns a number in [0, 1) made of 53 random bits.
+// Returns a number in [0, 1) from 53 random bits.
 NUMBER number_of(uint high, uint low) {
 #if defined(ELEMENT_F64)
   return (NUMBER(high >> 11) * 4294967296.0LF + NUMBER(high << 21 | low >> 11)) * 1.1102230246251565404e-16LF;
@@ -54,7 +54,7 @@ NUMBER uniform_of(uint element) {
   return (element & 1u) == 0 ? number_of(bits.x, bits.y) : number_of(bits.z, bits.w);
 }
 
-// Returns the cosine and sine of a part of a turn in [0, 1). Reduces the angle to an eighth of a turn, for which it uses Taylor's series.
+// Returns the cosine and sine of a fraction in [0, 1) of a turn, from Taylor series after reducing the angle to an eighth of a turn.
 #if defined(ELEMENT_F64)
 #define PAIR dvec2
 #define EIGHTH 0.785398163397448309615660845819876LF
@@ -88,7 +88,7 @@ void cumulate(uint row) {
 void draw(uint element) {
   const uint start = element / p.samples * p.classes;
   const NUMBER point = uniform_of(element) * p.sums.at[start + p.classes - 1];
-  uint low = 0, high = p.classes - 1;  // the first sum above the point is in [low, high]
+  uint low = 0, high = p.classes - 1;  // the first sum that exceeds the random number is in [low, high]
   while (low < high) {
     const uint middle = (low + high) / 2;
     if (p.sums.at[start + middle] > point)

@@ -1,11 +1,11 @@
-// One step of an RNN, GRU or LSTM in one direction. Each invocation computes one unit of one sequence.
+// One time step of an RNN, GRU or LSTM in one direction. Each invocation computes one hidden unit of one sequence.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint KIND = 0;  // a number of kernels::RnnKind
-// The functions f, g and h, as numbers of kernels::Unary, and their parameters.
+layout(constant_id = 0) const uint KIND = 0;  // as numbered in kernels::RnnKind
+// The activation functions f, g and h, as numbered in kernels::Unary, and their parameters.
 layout(constant_id = 1) const uint F = 5;
 layout(constant_id = 2) const float F_A = 0;
 layout(constant_id = 3) const float F_B = 0;
@@ -24,21 +24,21 @@ const uint HAS_BIAS = 1, HAS_LENGTHS = 2, HAS_H = 4, HAS_C = 8, HAS_Y = 16, REVE
 const uint HAS_PEEPHOLES = 256, INPUT_FORGET = 512, BATCH_FIRST = 1024;
 
 layout(push_constant, scalar) uniform Push {
-  Elements gates;    // products of X and W: [steps, batch, gates, hidden], or with BATCH_FIRST [batch, steps, gates, hidden]
+  Elements gates;    // X W^T: [steps, batch, gates, hidden]; if BATCH_FIRST: [batch, steps, gates, hidden]
   Elements r, bias;
   Lengths lengths;
-  Fault fault;       // receives `site` if a length is not in [0, steps]
-  Elements h_in, h_out, c_in, c_out, y;  // with ONLY_RESET, a GRU writes reset * h to c_out; the next dispatch reads it as c_in
-  Elements peepholes;  // weights of an LSTM's peepholes, for the gates i, o and f
+  Fault fault;       // set to the error number `site` if a length is not in [0, steps]
+  Elements h_in, h_out, c_in, c_out, y;  // if ONLY_RESET: a GRU's reset * h goes to c_out, which the next dispatch reads as c_in
+  Elements peepholes;  // weights of an LSTM's peepholes, in the order i, o, f
   uint flags, site;
   uint step, steps, batch, hidden;
-  uint y_step;                 // distance in elements between steps of y
-  uint in_stride, out_stride;  // distance in elements between sequences of h_in and h_out, and of an LSTM's c_in and c_out
-  float clip;                  // bound of the functions' arguments; 0: none
+  uint y_step;                 // distance in y, in elements, from step to step
+  uint in_stride, out_stride;  // distances in elements from sequence to sequence, in h_in and h_out, and in an LSTM's c_in and c_out
+  float clip;                  // bound for the arguments of the activations; 0: no bound
 } p;
 
 bool has(uint flag) { return (p.flags & flag) != 0; }
-// Drivers may compute tanh(x) by exp(2 x), which overflows for large x.
+// Bounds x, because drivers may compute tanh(x) from exp(2 x), which overflows for large x.
 float tanh_of(float x) { return tanh(clamp(x, -15.0, 15.0)); }
 
 float applied(uint f, float a, float b, float x) {
@@ -75,7 +75,7 @@ void main() {
   const uint from = sequence * p.in_stride + unit, to = sequence * p.out_stride + unit;
   const float h = has(HAS_H) ? p.h_in.at[from] : 0, c = has(HAS_C) && KIND == LSTM ? p.c_in.at[from] : 0;
   const uint in_y = sequence * (has(BATCH_FIRST) ? p.steps * p.y_step : p.hidden) + unit;
-  if (p.step >= count) {  // this sequence has ended
+  if (p.step >= count) {  // the sequence has ended
     if (has(ONLY_RESET)) return;
     p.h_out.at[to] = h;
     if (KIND == LSTM) p.c_out.at[to] = c;

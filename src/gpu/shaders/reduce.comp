@@ -1,4 +1,4 @@
-// Reductions over any axes. Each element of the output is computed by a group of invocations, or by one invocation.
+// Reductions over any axes. Each output element is computed by a group of invocations, or by one invocation.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -6,16 +6,16 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-// The numbers of kernels::Reduce.
+// These numbers are the same as in kernels::Reduce.
 const uint SUM = 0, MEAN = 1, MAXIMUM = 2, MINIMUM = 3, PRODUCT = 4, L1 = 5, L2 = 6, LOG_SUM = 7, LOG_SUM_EXP = 8, SUM_SQUARE = 9;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  uint outputs, terms;   // number of elements of the output, and of inputs that each of them reduces
-  uint group_computes;   // 1: a group computes an element of the output; 0: one invocation does
-  uvec4 kept, kept_step;        // extents of the axes that are kept, and their strides in x; innermost last
-  uvec4 reduced, reduced_step;  // extents and strides of the axes that are reduced
-  uvec2 otherwise;              // for integers: the maximum or minimum over no elements, low word first
+  uint outputs, terms;   // elements of the output; inputs that each of them reduces
+  uint group_computes;   // an output element is computed by 1: a group; 0: one invocation
+  uvec4 kept, kept_step;        // extents of the kept axes, innermost last; their strides in x
+  uvec4 reduced, reduced_step;  // extents of the reduced axes; their strides in x
+  uvec2 otherwise;              // for integers: maximum or minimum over no elements, low word first
 } p;
 
 shared NUMBER parts[256];
@@ -28,7 +28,7 @@ uint offset_of(uint place, uvec4 extents, uvec4 steps) {
   }
   return offset;
 }
-// Returns the start value of a reduction. For LOG_SUM_EXP, `kind` is MAXIMUM in the first pass, which finds the largest element.
+// Returns the initial value of a reduction. LOG_SUM_EXP first finds the largest element, in a pass with `kind` MAXIMUM.
 NUMBER first(uint kind) {
 #if defined(ELEMENT_I32)
   return kind == MAXIMUM || kind == MINIMUM ? int(p.otherwise.x) : kind == PRODUCT ? 1 : 0;
@@ -66,10 +66,10 @@ NUMBER finished(NUMBER x, NUMBER largest) {
   return x;
 }
 
-// Reduces the inputs of an output that belong to this invocation, or to its group.
+// Reduces those inputs of an output that this invocation, or its group, is responsible for.
 NUMBER fold(uint kind, NUMBER largest, uint start) {
   const uint own = gl_LocalInvocationIndex, step = p.group_computes != 0 ? 256 : 1;
-  // A long sum consists of sums of 1,024 terms. Otherwise it would stop growing as soon as each term is too small beside it.
+  // Sums 1,024 terms at a time and then adds up these sums. One long sum would stop growing when terms become too small compared with it.
   NUMBER result = first(kind), block = first(kind);
   uint terms = 0;
   for (uint k = p.group_computes != 0 ? own : 0; k < p.terms; k += step) {

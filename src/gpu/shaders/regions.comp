@@ -1,23 +1,23 @@
-// RoiAlign and MaxRoiPool: each invocation computes a part of a region for one channel.
+// RoiAlign and MaxRoiPool. Each invocation computes one bin (part) of a region, for one channel.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-const uint MEAN = 0, LARGEST_SAMPLE = 1, LARGEST_ELEMENT = 2;  // the last one is MaxRoiPool
+const uint MEAN = 0, LARGEST_SAMPLE = 1, LARGEST_ELEMENT = 2;  // LARGEST_ELEMENT: MaxRoiPool
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Images { int at[]; };  // 64-bit indices
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Images { int at[]; };  // indices of 64 bits
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, regions;
-  Images images;  // with RoiAlign: the image of each region; a region of MaxRoiPool begins with its image
-  Fault fault;    // receives `image_site` if there is no such image, and `span_site` if a part has too many samples
+  Images images;  // RoiAlign: image of each region (in MaxRoiPool, a region begins with its image)
+  Fault fault;    // set to `image_site` if an image does not exist, to `span_site` if a bin has too many samples
   uint image_site, span_site;
   uint count;     // number of elements of y
   int batch, channels, height, width, out_height, out_width;
-  int samples;    // number of samples of a part along an axis; 0: as many as elements that the part spans
+  int samples;    // samples per bin along an axis; 0: as many as pixels that the bin spans
   uint half_pixel;
   float scale;
 } p;
@@ -46,8 +46,8 @@ NUMBER sampled(uint plane, NUMBER h, NUMBER w, inout NUMBER largest, inout bool 
   return sum;
 }
 
-// Returns the range of a part's samples along an axis that may be inside the image. So a region far larger than the image costs no more
-// than the image.
+// Returns the range of samples, along one axis of a bin, that may be inside the image. Only these are visited, so a huge region costs no
+// more than the whole image.
 ivec2 samples_inside(NUMBER start, NUMBER extent_of_part, int samples, int extent) {
   if (!(extent_of_part > NUMBER(0))) return ivec2(0, samples);
   const NUMBER each = extent_of_part / NUMBER(samples), most = NUMBER(samples);
@@ -71,7 +71,7 @@ NUMBER aligned(uint region, int image, int channel, ivec2 bin) {
   NUMBER corner[4];
   for (uint i = 0; i < 4; ++i) corner[i] = to_number(p.regions.at[4 * region + i]) * scale - offset;
   NUMBER width = corner[2] - corner[0], height = corner[3] - corner[1];
-  // Without half pixels, a malformed region counts as one element. NaN stays, which max() does not promise.
+  // Without half pixels, a malformed region is treated as one pixel. NaN is kept, which max() would not guarantee.
   if (p.half_pixel == 0) {
     if (width < NUMBER(1)) width = NUMBER(1);
     if (height < NUMBER(1)) height = NUMBER(1);
@@ -84,7 +84,7 @@ NUMBER aligned(uint region, int image, int channel, ivec2 bin) {
   const int inside = (inside_rows.y - inside_rows.x) * (inside_columns.y - inside_columns.x);
   const uint plane = uint(image * p.channels + channel) * uint(p.height * p.width);
   NUMBER sum = NUMBER(0), largest = NUMBER(0);
-  bool is_first = inside == rows * columns;  // otherwise some sample is outside and counts as 0
+  bool is_first = inside == rows * columns;  // false: a sample is outside the image and gives 0
   for (int i = inside_rows.x; i < inside_rows.y; ++i)
     for (int k = inside_columns.x; k < inside_columns.y; ++k) {
       const NUMBER h = top + (NUMBER(i) + NUMBER(0.5)) * part_height / NUMBER(rows);
@@ -97,7 +97,7 @@ int whole(NUMBER x) { return int(clamp(isnan(x) ? NUMBER(0) : x, NUMBER(-1e9), N
 NUMBER rounded(NUMBER x) { return x < NUMBER(0) ? -floor(NUMBER(0.5) - x) : floor(x + NUMBER(0.5)); }
 
 NUMBER pooled(uint region, int image, int channel, ivec2 bin) {
-  ivec4 corner;  // left, top, right, bottom
+  ivec4 corner;  // in the order left, top, right, bottom
   for (int i = 0; i < 4; ++i) corner[i] = whole(rounded(to_number(p.regions.at[5 * region + 1 + uint(i)]) * NUMBER(p.scale)));
   const ivec2 extents = ivec2(p.height, p.width), parts = ivec2(p.out_height, p.out_width), start = corner.yx;
   ivec2 first, last;
@@ -112,7 +112,7 @@ NUMBER pooled(uint region, int image, int channel, ivec2 bin) {
   for (int h = first.x; h < last.x; ++h)
     for (int w = first.y; w < last.y; ++w) {
       const NUMBER x = to_number(p.x.at[plane + uint(h * p.width + w)]);
-      if (x > largest) largest = x;  // NaN does not count, as on the host
+      if (x > largest) largest = x;  // ignores NaN, as on the host
     }
   return largest;
 }

@@ -1,4 +1,4 @@
-// Converts sums of products of codes to codes: y = saturate(round((sum + bias) x_scale w_scale / y_scale) + y_zero), or to floats: y = sum
+// Converts integer sums of products. To codes: y = saturate(round((sum + bias) x_scale w_scale / y_scale) + y_zero). To floats: y = sum
 // x_scale w_scale.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -15,10 +15,10 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { flo
 
 layout(push_constant, scalar) uniform Push {
   Words y;
-  Ints sums, bias;                  // one bias per row
+  Ints sums, bias;                  // bias: one number per row
   Floats x_scale, w_scale, y_scale;
   Words y_zero;
-  uint count, rows, columns;        // number of sums, and extents of each of their matrices
+  uint count, rows, columns;        // number of sums; extents of each matrix
   uint flags;
 } p;
 

@@ -1,4 +1,4 @@
-// Resize along the middle axis of [outer, extent, inner]. Each invocation computes one element or, with NEAREST, copies one word.
+// Resize along the middle axis of [outer, extent, inner]. Each invocation computes one element or, if NEAREST, copies one word.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #ifdef NEAREST
@@ -9,7 +9,7 @@
 #endif
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint MODE = 0;  // with NEAREST a number of kernels::Nearest, otherwise of kernels::Filter
+layout(constant_id = 0) const uint MODE = 0;  // if NEAREST, as numbered in kernels::Nearest; otherwise in kernels::Filter
 const uint PREFER_FLOOR = 0, PREFER_CEIL = 1, FLOOR = 2, CEIL = 3;
 const uint LINEAR = 1;
 
@@ -18,18 +18,18 @@ layout(push_constant, scalar) uniform Push {
   uint count;  // number of elements of y
   int in_extent;
   uint out_extent, inner;
-  // The position in x of y's element 0, and the distance in x between y's elements: whole elements, and fractions in units of 2^-32, which
-  // are added without rounding.
+  // The position in x of element 0 of y, and the distance in x between adjacent elements of y. Each has a whole number and a fraction in
+  // units of 2^-32, so that positions are added without rounding.
   int start, step;
   uint start_part, step_part;
   float cubic_a;
   uint exclude_outside;
-  uint reach;             // number of inputs on either side of a position that the filter uses
-  float distance_factor;  // factor of the distances that the filter gets; below 1, it makes the filter wider
-  uint normalizes;        // the weights are divided by their sum
-  uint extrapolates;      // positions outside of the input give `extrapolation`
+  uint reach;             // number of inputs on either side of a position that the filter reads
+  float distance_factor;  // factor for distances before the filter; below 1, the filter is wider
+  uint normalizes;        // 1: weights are divided by their sum
+  uint extrapolates;      // 1: positions outside the input give `extrapolation`
   float extrapolation;
-  uint bounds;            // the results are integers in [low, high]; 1: rounded towards zero, 2: to the nearest
+  uint bounds;            // if not 0, results are integers in [low, high], rounded 1: toward zero; 2: to nearest
   float low, high;
 } p;
 
@@ -50,13 +50,13 @@ void main() {
   int whole = p.start + int(o) * p.step + int(high) + int(carry);
   const uint row = outer * uint(p.in_extent) * p.inner + n;
 #ifdef NEAREST
-  // The distance is truncated, for example if it is 1 / 3. So positions very close to a whole number or a half are rounded to it.
+  // The distance, for example 1 / 3, has been rounded to a fraction. So positions very close to a whole number or a half are rounded to it.
   part = uaddCarry(part, 0x8000u, carry) & 0xFFFF0000u;
   whole += int(carry);
   if (MODE == PREFER_FLOOR && part > 0x80000000u || MODE == PREFER_CEIL && part >= 0x80000000u || MODE == CEIL && part > 0) ++whole;
   p.y.at[element] = p.x.at[row + uint(clamp(whole, 0, p.in_extent - 1)) * p.inner];
 #else
-  // The distance is rounded, so that a position may be beside the last input although it is that input.
+  // The distance has been rounded, so a position that should be that of the last input may be slightly beyond it.
   const bool is_behind = whole > p.in_extent - 1 || whole == p.in_extent - 1 && part > 0x8000u;
   if (p.extrapolates != 0 && (is_behind || whole < -1 || whole == -1 && part < 0xFFFF8000u)) {
     p.y.at[element] = to_element(p.extrapolation);

@@ -1,4 +1,4 @@
-// ReverseSequence: each invocation copies one word from the place in its sequence that is as far from the end as its own from the start.
+// ReverseSequence. Each invocation copies one word: position t of a sequence of length n is read from position n - 1 - t.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -11,8 +11,8 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 layout(push_constant, scalar) uniform Push {
   Words y, x;
   Lengths lengths;
-  Fault fault;  // receives `site` if a length is not in [0, time]
-  uint count, time, time_stride, batch, batch_stride, site;  // count and strides in words
+  Fault fault;  // set to the error number `site` if a length is not in [0, time]
+  uint count, time, time_stride, batch, batch_stride, site;  // count and strides are in words
 } p;
 
 void main() {

@@ -1,4 +1,4 @@
-// RotaryEmbedding. Each invocation turns a pair of elements by an angle, or copies an element. Y may use the memory of X.
+// RotaryEmbedding. Each invocation rotates a pair of features by an angle, or copies a feature. Y may be in the memory of X.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -10,16 +10,16 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, cosines, sines;
-  Positions ids;         // positions of the tokens, in 64 bits; null if each token has its own row of the tables
-  Fault fault;           // receives `site` if a position is outside of the tables
+  Positions ids;         // position ids of the tokens, in 64 bits; null: each token has its own row in the tables
+  Fault fault;           // set to the error number `site` if a position is not in the tables
   uint site;
   uint count;            // number of elements of x
-  uint heads, tokens, size;  // `tokens` is the number of tokens in one sequence of the batch
-  uint turned;           // number of features of a head that are turned; these are the first ones
-  uint rows;             // number of rows of the tables
+  uint heads, tokens, size;  // `tokens`: number of tokens per sequence of the batch
+  uint turned;           // number of features that are rotated, at the start of a head
+  uint rows;             // number of rows in the tables
   uint has_ids;
-  uint heads_first;      // order of x: 1: [batch, heads, tokens, size]; 0: [batch, tokens, heads, size]
-  uint interleaved;      // 1: the elements of a pair are neighbors; 0: they are half of the turned features apart
+  uint heads_first;      // layout of x: 1: [batch, heads, tokens, size]; 0: [batch, tokens, heads, size]
+  uint interleaved;      // 1: the features of a pair are adjacent; 0: half of the rotated features apart
 } p;
 
 void main() {
@@ -31,7 +31,7 @@ void main() {
     return;
   }
   const uint half_turned = p.turned / 2, step = p.interleaved != 0 ? 1 : half_turned;
-  // The invocation of the first element of a pair also writes the second one.
+  // The invocation of a pair's first feature also writes the second one.
   if (p.interleaved != 0 ? feature % 2 == 1 : feature >= half_turned) return;
   const uint batch = row / (p.heads * p.tokens), token = p.heads_first != 0 ? row % p.tokens : row / p.heads % p.tokens;
   const uint pair = p.interleaved != 0 ? feature / 2 : feature;

@@ -1,5 +1,5 @@
-// Gradients of normalizations of rows, and of softmax. The gradient of x may use the memory of dy or x, so the sums are computed before it
-// is written.
+// Gradients of normalizations of rows, and of softmax. The gradient of x may be in the memory of dy or x, so all sums are computed before
+// it is written.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,19 +7,19 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-const uint SOFTMAX = 0;        // each group computes one row: dx = y (dy - sum(y dy)), in which y is passed as x
-const uint STATISTICS = 1;     // each group computes for one row: its mean, 1 / deviation, and the means of dy scale and of dy scale xhat
-const uint COLUMNS = 2;        // each group computes for 256 elements of a row: the sums of dy xhat and of dy over all rows
-// Each invocation computes one element: dx = (dy scale - mean(dy scale) - xhat mean(dy scale xhat)) / deviation.
+const uint SOFTMAX = 0;        // a group computes a row: dx = y (dy - sum(y dy)), where y is passed as x
+const uint STATISTICS = 1;     // a group computes, for a row, its mean, 1 / deviation, and the means of dy scale and dy scale xhat
+const uint COLUMNS = 2;        // a group computes, for 256 elements of a row, the sums of dy xhat and of dy over all rows
+// An invocation computes an element: dx = (dy scale - mean(dy scale) - xhat mean(dy scale xhat)) / deviation.
 const uint NORMALIZATION = 3;
 
 layout(push_constant, scalar) uniform Push {
   Elements dx, dy, x, scale;
-  Elements dscale, dbias;  // null if they are not wanted
-  Elements statistics;     // four numbers for each row, which STATISTICS writes
+  Elements dscale, dbias;  // null if not wanted
+  Elements statistics;     // four numbers per row, from the pass STATISTICS
   uint rows, extent;
   uint has_dscale, has_dbias;
-  uint centered;           // 0: the mean is not subtracted, as in RMSNormalization
+  uint centered;           // 0: without subtracting the mean (RMSNormalization)
   float epsilon;
 } p;
 
@@ -62,7 +62,7 @@ void write_statistics() {
 void write_columns() {
   const uint k = element_index();
   if (k >= p.extent) return;
-  float dscale = 0, dbias = 0, scale_block = 0, bias_block = 0;  // a long sum consists of sums of 64 terms, so that it rounds less
+  float dscale = 0, dbias = 0, scale_block = 0, bias_block = 0;  // sums 64 terms at a time, then these sums, for accuracy
   for (uint row = 0; row < p.rows; ++row) {
     const float d = p.dy.at[row * p.extent + k];
     scale_block += d * (p.x.at[row * p.extent + k] - p.statistics.at[4 * row]) * p.statistics.at[4 * row + 1];

@@ -15,7 +15,7 @@ layout(push_constant, scalar) uniform Push {
 shared NUMBER parts[256];
 shared uint places[256];
 
-// Returns true if element a is preferred to b as the maximum: NaN is the largest, and of equal elements the first is preferred.
+// Returns true if element a is the maximum rather than b. NaN is the largest, and of equal elements the first one is the maximum.
 bool precedes(NUMBER a, uint a_place, NUMBER b, uint b_place) {
   if (b_place == 0xFFFFFFFFu || a_place == 0xFFFFFFFFu) return b_place == 0xFFFFFFFFu;
   if (isnan(a) || isnan(b)) return isnan(a) && (!isnan(b) || a_place < b_place);

@@ -1,4 +1,4 @@
-// ScatterElements and ScatterND. The first item of each slice writes the result of all items of this slice, in the order of the updates.
+// ScatterElements and ScatterND. The invocations for a slice's first item apply all updates of the slice, in their order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #ifdef REDUCE
@@ -10,13 +10,13 @@
 #include "items.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint KIND = 0;  // with REDUCE, a number of ops::Reduction
+layout(constant_id = 0) const uint KIND = 0;  // if REDUCE: as numbered in ops::Reduction
 const uint ADD = 1, MUL = 2, MAXIMUM = 3, MINIMUM = 4;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, updates;
-  Items items;          // sorted items, one for each tuple of indices
-  uint count, slice;    // number of tuples, and number of elements in a slice
+  Items items;          // one item per tuple of indices, sorted by slice
+  uint count, slice;    // number of tuples; elements per slice
 } p;
 
 #ifdef REDUCE

@@ -10,20 +10,20 @@ layout(constant_id = 1) const uint KIND = 0;
 const uint REGRESSION = 0, TREES = 1, LINEAR = 2;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uvec2 at[]; };  // labels have 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uvec2 at[]; };  // labels of 64 bits
 
 const uint HAS_Y = 1, WIDE_Y = 2, HAS_LABELS = 4, PROBABILITIES = 8, ONLY_FIRST = 16, ONLY_SECOND = 32;
 
 layout(push_constant, scalar) uniform Push {
-  Elements scores;       // with the shape [rows, stride]; the contents are overwritten
+  Elements scores;       // shape [rows, stride]; overwritten
   Elements base;
-  Floats y;              // with the shape [rows, columns]
-  Elements wide_y;       // the memory of y, as float64, with WIDE_Y
-  Labels labels, chosen; // the labels of the model, and the label selected for each row
+  Floats y;              // shape [rows, columns]
+  Elements wide_y;       // y accessed as float64; if WIDE_Y
+  Labels labels, chosen; // labels of the model; the label selected for each row
   uint flags;
   uint rows, stride, count, columns;
-  uint base_count;       // 0: there are no base values; 1: one value for all scores; otherwise one for each score
-  uint label_count;      // 0: the labels are the indices of the classes
+  uint base_count;       // 0: no base values; 1: one value for all scores; otherwise one per score
+  uint label_count;      // 0: the labels are the class indices
 } p;
 
 bool has(uint flag) { return (p.flags & flag) != 0; }
@@ -35,7 +35,7 @@ void main() {
   for (uint k = 0; k < p.count && p.base_count > 0; ++k) p.scores.at[first + k] += p.base.at[p.base_count == 1 ? 0 : k];
   const NUMBER score = p.scores.at[first];
   uint label = score > 0 ? 1 : 0;
-  bool is_plain = false;  // true if the label is a number and not an index into `labels`
+  bool is_plain = false;  // true: the label is a number, not an index into `labels`
   if (KIND == REGRESSION) {
     transform_row(p.scores, first, p.count);
   } else if (p.count == 1 && KIND == LINEAR && p.columns == 2) {

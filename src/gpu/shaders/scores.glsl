@@ -1,7 +1,7 @@
-// Transforms of scores by the operators of ai.onnx.ml, as in kernels/classical/scores.h.
+// Transforms that ai.onnx.ml operators apply to scores, as in kernels/classical/scores.h.
 #include "functions.glsl"
 
-layout(constant_id = 0) const uint TRANSFORM = 0;  // a number of kernels::PostTransform
+layout(constant_id = 0) const uint TRANSFORM = 0;  // as numbered in kernels::PostTransform
 const uint SOFTMAX = 1, LOGISTIC = 2, SOFTMAX_ZERO = 3, PROBIT = 4;
 
 NUMBER logistic(NUMBER x) {
@@ -9,7 +9,7 @@ NUMBER logistic(NUMBER x) {
   return (x < 0 ? e : NUMBER(1)) / (1 + e);
 }
 
-// Winitzki's approximation. log(1 - x^2) and the difference with the root are written so that they lose no digits near 0.
+// Winitzki's approximation. Near 0, log(1 - x^2), and the difference between it and the root, are computed in forms that lose no digits.
 NUMBER probit(NUMBER p) {
   const NUMBER a = NUMBER(0.147), x = 2 * p - 1, z = x * x;
   const NUMBER logarithm = z < NUMBER(0.01) ? -z * (1 + z * (NUMBER(0.5) + z * (NUMBER(1) / 3 + z / 4))) : log_of((1 - x) * (1 + x));
@@ -18,7 +18,7 @@ NUMBER probit(NUMBER p) {
   return NUMBER(1.41421356237309505) * (x < 0 ? -root : root);
 }
 
-// Transforms a row of scores in place.
+// Transforms the scores of a row in place.
 void transform_row(Elements scores, uint first, uint count) {
   if (TRANSFORM == PROBIT)
     for (uint i = first; i < first + count; ++i) scores.at[i] = probit(scores.at[i]);
@@ -30,7 +30,7 @@ void transform_row(Elements scores, uint first, uint count) {
     if (scores.at[i] > largest) largest = scores.at[i];
   for (uint i = first; i < first + count; ++i) {
     const NUMBER x = scores.at[i];
-    const bool voted = TRANSFORM == SOFTMAX || abs(x) > NUMBER(1e-7);  // SOFTMAX_ZERO keeps a score of 0, which means "no vote"
+    const bool voted = TRANSFORM == SOFTMAX || abs(x) > NUMBER(1e-7);  // SOFTMAX_ZERO keeps scores of 0, which mean "no vote"
     const NUMBER y = voted ? exp_of(x - largest) : x * exp_of(-largest);
     sum += y;
     scores.at[i] = y;
@@ -38,7 +38,7 @@ void transform_row(Elements scores, uint first, uint count) {
   for (uint i = first; i < first + count; ++i) scores.at[i] = TRANSFORM == SOFTMAX_ZERO && sum == 0 ? NUMBER(0.5) : scores.at[i] / sum;
 }
 
-// Writes a row of two scores from the score of the second class, which is a probability with `complement`, otherwise a margin.
+// Writes a row of two scores, from the score of the second class: a probability if `complement` is true, otherwise a margin.
 void write_pair(Elements scores, uint first, bool complement, NUMBER score) {
   complement = TRANSFORM == PROBIT || TRANSFORM != LOGISTIC && complement;
   scores.at[first] = complement ? 1 - score : -score;

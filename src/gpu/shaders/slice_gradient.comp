@@ -1,4 +1,4 @@
-// The gradient of Slice. Each invocation computes one element: the element of dy if Slice has read from there, otherwise 0.
+// The gradient of Slice. Each invocation computes one element: the element of dy if Slice read this position, otherwise 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -9,7 +9,7 @@ layout(local_size_x = 256) in;
 layout(push_constant, scalar) uniform Push {
   Elements dx, dy;
   uint count;                          // number of elements of dx
-  ivec4 extents, starts, steps, taken; // extents, starts and steps along the axes of x, innermost last; `taken` has the extents of dy
+  ivec4 extents, starts, steps, taken; // extents, starts, steps: per axis of x, innermost last; taken: extents of dy
 } p;
 
 void main() {

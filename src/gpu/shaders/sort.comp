@@ -1,5 +1,5 @@
-// Bitonic sorting of rows of items, whose number is a power of two. With LOCAL, a group does all steps within 512 consecutive items;
-// without it, each invocation compares one pair.
+// Bitonic sort of rows of items, where the length of a row is a power of two. If LOCAL, a group does all steps within 512 consecutive
+// items; otherwise each invocation compares one pair of items.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "items.glsl"
@@ -9,9 +9,9 @@ layout(constant_id = 0) const uint LOCAL = 0;
 
 layout(push_constant, scalar) uniform Push {
   Items items;
-  uint count, extent;       // number of items of all rows, and number of items of a row
-  // With LOCAL, sorts runs of `first` to `last` items; without LOCAL, compares items that are `reach` apart, as one step of sorting runs of
-  // `last` items.
+  uint count, extent;       // number of all items; items per row
+  // LOCAL: a group sorts runs of `first`, then of twice as many, up to `last` items. Otherwise: one step of sorting runs of `last` items,
+  // which compares items that are `reach` apart.
   uint first, last, reach;
 } p;
 

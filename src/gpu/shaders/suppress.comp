@@ -1,5 +1,5 @@
-// NonMaxSuppression for a class of an image, by a group of invocations. With KEYS, each invocation makes the item of a score; with WRITE,
-// each writes a row of the result.
+// NonMaxSuppression. In the stage KEYS, each invocation makes the item of a score. In SELECT, a group selects the boxes of one class in one
+// image. In WRITE, each invocation writes a row of the result.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "items.glsl"
@@ -12,16 +12,16 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Box
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Rows { uvec2 at[]; };  // indices have 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Rows { uvec2 at[]; };  // indices of 64 bits
 
 layout(push_constant, scalar) uniform Push {
-  Boxes boxes;                // with the shape [images, count]
-  Floats scores;              // with the shape [images, classes, count]
-  Floats iou, least;          // the two thresholds; each may be null
-  Items items;                // with the shape [images, classes, extent], sorted before SELECT
-  Ints selected, counts;      // with the shapes [images, classes, limit] and [images, classes]
-  Rows y;                     // with the shape [total, 3]
-  Fault fault;                // receives `site` if the threshold is not in [0, 1]
+  Boxes boxes;                // shape [images, count]
+  Floats scores;              // shape [images, classes, count]
+  Floats iou, least;          // the two thresholds (of overlap and of score); may be null
+  Items items;                // shape [images, classes, extent]; sorted before SELECT
+  Ints selected, counts;      // shapes [images, classes, limit] and [images, classes]
+  Rows y;                     // shape [total, 3]
+  Fault fault;                // set to the error number `site` if the threshold is not in [0, 1]
   uint tasks, classes, count, extent, limit;
   uint has_iou, has_least, centered;
   uint site;
@@ -58,7 +58,7 @@ void main() {
   if (STAGE == KEYS) {
     const uint i = group * 256 + own, box = i % p.extent;
     if (i >= p.tasks * p.extent) return;
-    Item item = Item(0xFFFFFFFFu, 0xFFFFFFFFu, box);  // a score that is no candidate gets this item, which is sorted last
+    Item item = Item(0xFFFFFFFFu, 0xFFFFFFFFu, box);  // for scores that are no candidates; sorted last
     if (box < p.count) {
       const float score = p.scores.at[i / p.extent * p.count + box];
       if (!isnan(score) && (p.has_least == 0 || score > p.least.at[0])) {

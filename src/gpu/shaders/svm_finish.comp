@@ -1,5 +1,5 @@
-// Support vector machines. Each invocation computes one row: labels and scores from the margins of the row, or the result of a regression
-// from the sum.
+// Support vector machines. Each invocation computes one row: a label and scores from the margins of the row or, for a regression, the
+// result from the sum.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,24 +7,24 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 1) const uint KIND = 0;
-// Kinds of results: of a regression, of linear scores, of margins of pairs, of coupled probabilities.
+// How results are computed: a regression, linear scores, margins of pairs of classes, or probabilities from them.
 const uint REGRESSION = 0, LINEAR = 1, MARGINS = 2, COUPLED = 3;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uvec2 at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements margins;         // with the shape [rows, stride]; linear scores do not include rho yet
+  Elements margins;         // shape [rows, stride]; linear scores lack rho here
   Elements rho, prob_a, prob_b;
-  Elements work;            // with the shape [rows, work_stride]: the scores, and working memory for the coupling
-  Floats y;                 // with the shape [rows, columns]; may be null
+  Elements work;            // shape [rows, work_stride]: scores, and working memory for couple()
+  Floats y;                 // shape [rows, columns]; may be null
   Labels labels, chosen;
   uint rows, stride, work_stride, classes, columns;
   uint label_count, has_y;
   uint one_class;
 } p;
 
-// Computes the same as kernels::pairwise_coupling(), step by step.
+// Does the same steps as kernels::pairwise_coupling().
 void couple(uint row, uint scores) {
   const uint k = p.classes, r = scores + k, q = r + k * k, qp = q + k * k;
   const NUMBER tiny = NUMBER(1e-7);
@@ -70,7 +70,7 @@ void couple(uint row, uint scores) {
   }
 }
 
-// Returns the class that wins most pairs; if several do, the first of them. Counts in the memory of the scores.
+// Returns the class that wins most pairs, the first one of several. Counts the wins in the memory of the scores.
 uint winner(uint row, uint counts) {
   for (uint i = 0; i < p.classes; ++i) p.work.at[counts + i] = 0;
   uint pair = 0;

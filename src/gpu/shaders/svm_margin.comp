@@ -1,4 +1,4 @@
-// Support vector machines. Each invocation computes the margin of a row between two classes, or the sum of a regression.
+// Support vector machines. Each invocation computes the margin between two classes for a row or, for a regression, the sum for a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -8,15 +8,15 @@ layout(local_size_x = 256) in;
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Words { uint at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements margins;       // with the shape [rows, margin_stride]
-  Elements similarities;  // with the shape [rows, stride]
-  Elements coefficients;  // with the shape [classes - 1, vectors]
-  Elements rho;           // one number for each pair of classes
-  Words starts;           // the first vector of each class, and then the number of vectors; null if there is one class
+  Elements margins;       // shape [rows, margin_stride]
+  Elements similarities;  // shape [rows, stride]
+  Elements coefficients;  // shape [classes - 1, vectors]
+  Elements rho;           // one number per pair of classes
+  Words starts;           // first vector of each class, then the number of vectors; null for one class
   uint rows, pairs, classes, vector_count, stride, margin_stride;
 } p;
 
-// The terms nearly cancel. In float, the rounding errors of the sum are therefore summed as well, and added at the end.
+// The terms nearly cancel. So in float, the rounding errors of the sum are summed, too, and added at the end.
 NUMBER sum = 0, error = 0;
 void add_product(NUMBER a, NUMBER b) {
 #if defined(ELEMENT_F64)
@@ -45,7 +45,7 @@ void main() {
   if (p.classes < 2) {
     add_class(row, 0, 0, p.vector_count);
   } else {
-    uint a = 0, before = 0;  // pairs of class a with later classes follow each other
+    uint a = 0, before = 0;  // the pairs (a, a + 1), (a, a + 2) ... are consecutive
     while (pair - before >= p.classes - 1 - a) before += p.classes - 1 - a, ++a;
     const uint b = a + 1 + pair - before;
     add_class(row, b - 1, p.starts.at[a], p.starts.at[a + 1]);

@@ -1,17 +1,17 @@
-// Support vector machines. Each invocation computes the kernel function of a row and a support vector.
+// Support vector machines. Each invocation computes the kernel function of one row and one support vector.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 #include "functions.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint KERNEL = 0;  // a number of kernels::SvmKernel::Type
+layout(constant_id = 0) const uint KERNEL = 0;  // as numbered in kernels::SvmKernel::Type
 const uint POLY = 1, RBF = 2, SIGMOID = 3;
 
 layout(push_constant, scalar) uniform Push {
-  Elements y;        // with the shape [rows, stride]
-  Elements x;        // with the shape [rows, columns]
-  Elements vectors;  // with the shape [columns, stride]
+  Elements y;        // shape [rows, stride]
+  Elements x;        // shape [rows, columns]
+  Elements vectors;  // shape [columns, stride]
   uint rows, columns, vector_count, stride;
   float gamma, coef0, degree;
 } p;

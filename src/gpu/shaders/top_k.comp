@@ -1,4 +1,4 @@
-// TopK of rows. With KEYS, each invocation makes the item of an element; without it, each writes an element selected by the sorted items.
+// TopK of rows. If KEYS, each invocation makes the item (sort key) of an element; else each writes an element that the sorted items name.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,20 +7,20 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEYS = 0;
 layout(constant_id = 1) const uint LARGEST = 1;
-layout(constant_id = 2) const uint UNSIGNED = 0;  // the 64-bit integers have no sign
+layout(constant_id = 2) const uint UNSIGNED = 0;  // 1: the 64-bit integers are unsigned
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // indices have 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // indices of 64 bits
 
 layout(push_constant, scalar) uniform Push {
   Elements values, x;
   Places places;        // values and places may be null
-  Items items;          // with the shape [rows, number of items in a row]
+  Items items;          // shape [rows, items per row]
   uint rows, extent, inner;
   uint item_extent, k;
   uint has_values, has_places;
 } p;
 
-// Returns an integer with the same order as the elements. NaN comes after all numbers, and -0 equals 0.
+// Returns an unsigned integer (high, low) that sorts like the element. NaN comes after all numbers, and -0 equals 0.
 uvec2 key_of(NUMBER x) {
 #if defined(ELEMENT_I32)
   return uvec2(uint(x) ^ 0x80000000u, 0);
@@ -43,7 +43,7 @@ void main() {
   const uint row = i / width, at = i % width;
   const uint start = row / p.inner * p.extent * p.inner + row % p.inner;
   if (KEYS != 0) {
-    uvec2 key = uvec2(0xFFFFFFFFu);  // an item with this key comes after all elements, because its index is larger
+    uvec2 key = uvec2(0xFFFFFFFFu);  // sorted after all elements, because its index is larger, too
     if (at < p.extent) {
       key = key_of(to_number(p.x.at[start + at * p.inner]));
       if (LARGEST != 0) key = ~key;

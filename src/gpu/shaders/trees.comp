@@ -1,23 +1,23 @@
-// Ensembles of trees. Each invocation follows one tree for a row. With SUM, each adds the votes for one target of a row, in the order of
-// the trees.
+// Ensembles of trees. Each invocation follows one tree for one row. If SUM, each invocation instead adds up the votes for one target of a
+// row, in the order of the trees.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint SUM = 0;
-layout(constant_id = 1) const uint AGGREGATE = 1;  // a number of kernels::TreeAggregate
+layout(constant_id = 1) const uint AGGREGATE = 1;  // as numbered in kernels::TreeAggregate
 const uint AVERAGE = 0, MINIMUM = 2, MAXIMUM = 3;
 const uint MISSING_TRACKS_TRUE = 1u << 31, EQUALS = 1u << 30, FEATURE = EQUALS - 1;  // bits of a node's link, as in kernels::TreeEnsemble
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words { uint at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements x;              // with the shape [rows, columns]
-  Words leaves;            // with the shape [rows, trees]
-  Elements scores;         // with the shape [rows, targets]
+  Elements x;              // shape [rows, columns]
+  Words leaves;            // shape [rows, trees]
+  Elements scores;         // shape [rows, targets]
   Elements thresholds;
-  Words links, roots;      // for each node, its feature and both children; a leaf is its own child
+  Words links, roots;      // links: feature and both children of each node; a leaf is its own child
   Words first_vote, targets;
   Elements weights;        // weights of the votes
   uint rows, trees, columns, num_targets;

@@ -1,4 +1,4 @@
-// Trilu. Each invocation writes one word, which is 0 outside of the triangle that stays.
+// Trilu. Each invocation writes one word, which is 0 outside the triangle that is kept.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -7,7 +7,7 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Words y, x;
-  uint count, words;  // number of words of y, and number of words of an element
+  uint count, words;  // words of y; words per element
   uint rows, columns;
   int k;
   uint upper;

@@ -6,7 +6,7 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint FUNCTION = 0;
-// The numbers of kernels::Unary, and those of gpu/placing.cpp.
+// Numbers as in kernels::Unary and, from 100 on, in gpu/placing.cpp.
 const uint RELU = 1, LEAKY_RELU = 3, THRESHOLDED_RELU = 4, SIGMOID = 5, HARD_SIGMOID = 6, TANH = 7, ELU = 9, SELU = 10, CELU = 11,
            SOFTPLUS = 12, SOFTSIGN = 13, GELU = 15, GELU_TANH = 16, SILU = 18, HARD_SWISH = 19, MISH = 20, EXP = 21, LOG = 22, ERF = 23,
            SQRT = 24, RECIPROCAL = 25, SIN = 31, COS = 32, TAN = 33, ASIN = 34, ACOS = 35, ATAN = 36, SINH = 37, COSH = 38, ASINH = 39,
@@ -16,7 +16,7 @@ const uint FLOOR = 100, CEIL = 101, ROUND = 102;
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
   uint count;
-  float a, b;  // the function's parameters
+  float a, b;  // parameters of the function
 } p;
 
 const double HALF_PI = 1.57079632679489661923LF, LOG_2 = 0.693147180559945309417LF;
@@ -24,11 +24,11 @@ const double HALF_PI = 1.57079632679489661923LF, LOG_2 = 0.693147180559945309417
 double signed_like(double magnitude, double x) { return x < 0 ? -magnitude : magnitude; }
 double expm1_of(double x) {
   if (abs(x) > 0.3LF) return exp_of(x) - 1;
-  double sum = 1;  // x (1 + x/2 (1 + x/3 (...)))
+  double sum = 1;  // Taylor series of exp(x) - 1: x (1 + x/2 (1 + x/3 (...)))
   for (int i = 16; i > 1; --i) sum = fma(sum, x / double(i), 1.0LF);
   return x * sum;
 }
-double log1p_of(double x) {  // corrects the rounding of the sum 1 + x
+double log1p_of(double x) {  // log(1 + x), corrected for the rounding of 1 + x
   precise double one_more = 1 + x, rounded = one_more - 1;
   return rounded == 0 || isinf(x) ? x : log_of(one_more) * (x / rounded);
 }
@@ -61,10 +61,10 @@ double atan_of(double x) {
   const double angle = more + t * sum;
   return signed_like(magnitude > 1 ? HALF_PI - angle : angle, x);
 }
-// The sine of x plus `turned` quarter turns.
+// Returns the sine of x plus `turned` quarter turns.
 double sine(double x, int turned) {
   const double n = roundEven(x * 0.636619772367581343076LF);
-  // Products of half of the quotient's bits with 33 bits of the constant are exact, also on devices whose fma rounds twice.
+  // A product of half of the quotient's bits with 33 bits of the constant is exact, even on devices whose fma rounds twice.
   const double high = trunc(n / 65536) * 65536, low = n - high;
   precise double r = x - high * 1.57079632673412561417LF - low * 1.57079632673412561417LF;
   r = r - high * 6.07710050630396597660e-11LF - low * 6.07710050630396597660e-11LF;
@@ -79,7 +79,7 @@ double sine(double x, int turned) {
   const double y = (quadrant & 1) != 0 ? c : s * r;
   return (quadrant & 2) != 0 ? -y : y;
 }
-double exp_half(double x) {  // exp(x) / 2, also if exp(x) is too large for a number
+double exp_half(double x) {  // exp(x) / 2, also where exp(x) overflows
   const double root = exp_of(x / 2);
   return root / 2 * root;
 }

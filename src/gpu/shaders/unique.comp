@@ -1,4 +1,4 @@
-// Unique numbers of a row, from its items sorted by value: runs of items with equal keys are the groups.
+// Unique numbers of a row, from its items, which are sorted by value. A group is a run of items with equal keys.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -6,24 +6,24 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint STAGE = 0;
-const uint COUNT = 0;    // the number of groups that begin in each part
-const uint GROUPS = 1;   // the group of each item, and the first item of each group
-const uint ORDER = 2;    // items of groups, to sort them by where they occur first
-const uint WRITE = 3;    // the outputs with an element for each group
-const uint INVERSE = 4;  // the output with an element for each number
+const uint COUNT = 0;    // counts the groups that begin in each part
+const uint GROUPS = 1;   // finds the group of each item, and the first item of each group
+const uint ORDER = 2;    // makes an item for each group, to sort groups by first occurrence
+const uint WRITE = 3;    // writes the outputs with an element per group
+const uint INVERSE = 4;  // writes the output with an element per number
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { uint at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // 64-bit numbers
+layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Places { uvec2 at[]; };  // numbers of 64 bits
 
 layout(push_constant, scalar) uniform Push {
-  Items items, order;             // order: items of the groups; null if the groups stay in the order of their values
-  Ints counts;                    // for each part, the number of groups that begin in it
-  Ints groups, firsts, places;    // `groups` has a number for each item, the other two for each group
-  Words y, x;                     // y may be null, as the three outputs below
+  Items items, order;             // order: items of the groups; null: groups stay in the order of their values
+  Ints counts;                    // number of groups that begin in each part
+  Ints groups, firsts, places;    // groups: a number per item; firsts, places: a number per group
+  Words y, x;                     // y may be null, as may the three outputs below
   Places indices, inverse, numbers;
-  uint count, words;              // number of elements of the row, and number of words of each
-  uint parts, part;               // number of parts, and number of items in each, a multiple of 256
-  uint total, padded;             // number of groups, and of items for them
+  uint count, words;              // elements of the row; words per element
+  uint parts, part;               // number of parts; items per part, a multiple of 256
+  uint total, padded;             // number of groups; number of their items, a power of two
   uint is_ordered;                // 1: `order` is used
   uint outputs;                   // bit i: output i exists
 } p;

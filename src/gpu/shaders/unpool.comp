@@ -1,4 +1,4 @@
-// MaxUnpool: each invocation writes one word of y, that of the last item whose index names its element, or 0.
+// MaxUnpool. Each invocation writes one word of y: that of the last item whose index is its element, or 0.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -11,9 +11,9 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint
 
 layout(push_constant, scalar) uniform Push {
   Words y, x;
-  Items items;  // sorted by element
+  Items items;  // sorted by the element of y that they refer to
   Indices indices;
-  Fault fault;  // receives `site` if an index is negative
+  Fault fault;  // set to the error number `site` if an index is negative
   uint count, words, num_items, site;  // count: words of y
 } p;
 

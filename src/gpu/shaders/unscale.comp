@@ -1,5 +1,5 @@
-// UnscaleGradient. Each group divides parts of the gradient by the scale of the loss, and reports whether one of their elements is infinite
-// or NaN.
+// UnscaleGradient. Each group divides parts of the gradient by the loss
+// scale, and reports whether an element of them is infinite or NaN.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -11,7 +11,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Flags { uint
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, scale;
-  Flags overflows;     // one flag for each group
+  Flags overflows;     // one flag per group
   uint count, groups;
 } p;
 

@@ -1,4 +1,4 @@
-// Updates of parameters and of a trainer's states. Each invocation computes one element.
+// Updates of parameters and of a trainer's state. Each invocation computes one element.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -7,24 +7,24 @@
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
-layout(constant_id = 1) const uint OF_ROWS = 0;  // 1: the gradient has only some rows of the parameter, and the other rows stay as they are
-// These numbers are those of UpdateKind in gpu/update.cpp.
+layout(constant_id = 1) const uint OF_ROWS = 0;  // 1: the gradient has only some rows of the parameter; other rows stay unchanged
+// These numbers are the same as in UpdateKind in gpu/update.cpp.
 const uint MOMENTUM = 0, ADAGRAD = 1, ADAM = 2, ADAM_UPDATE = 3, RMSPROP = 4, LION = 5, ACCUMULATE = 6, AVERAGE = 7, ASSIGN = 8;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Bits { uint at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements x_new, v_new, h_new;  // the parameter and its states
+  Elements x_new, v_new, h_new;  // the new parameter and its new states
   Elements x, g, v, h;
-  Bits rate, number;             // R, and T in 64 bits
-  Fault fault;                   // receives `site` if T is less than 1 and has to be more, or if a place is outside of the parameter
+  Bits rate, number;             // R (learning rate); T (update count) in 64 bits
+  Fault fault;                   // set to the error number `site` if T is invalid or a row index is out of range
   uint site;
-  uint wide_rate;                // 1: R has 64 bits
+  uint wide_rate;                // 1: R is float64
   uint count;
-  float a, b, c, d, e;           // numbers whose meaning depends on the kind
-  Bits places;                   // with OF_ROWS: for each row of the gradient, its row in the parameter, in 64 bits; -1: none
-  uint width, rows;              // with OF_ROWS: number of elements of a row, and number of rows of the parameter
+  float a, b, c, d, e;           // numbers whose meaning depends on KIND, see below
+  Bits places;                   // if OF_ROWS: row in the parameter of each gradient row, in 64 bits; -1: unused
+  uint width, rows;              // if OF_ROWS: elements per row; rows of the parameter
 } p;
 
 float rate() { return p.wide_rate != 0 ? narrowed(p.rate.at[0], p.rate.at[1]) : uintBitsToFloat(p.rate.at[0]); }
@@ -60,7 +60,7 @@ void main() {
   }
   if (KIND == LION) {  // a, b: betas, c: weight decay
     const float v = p.v.at[i], direction = p.a * v + (1 - p.a) * g;
-    const float turn = direction > 0 ? 1 : direction < 0 ? -1 : direction;  // a NaN stays a NaN
+    const float turn = direction > 0 ? 1 : direction < 0 ? -1 : direction;  // keeps NaN
     p.x_new.at[i] = (1 - rate() * p.c) * p.x.at[i] - rate() * turn;
     p.v_new.at[i] = p.b * v + (1 - p.b) * g;
   }
@@ -71,8 +71,8 @@ void main() {
     p.v_new.at[i] = squares;
     p.h_new.at[i] = velocity;
   }
-  // a, b: logarithms of alpha and beta, c: epsilon, d: norm_coefficient, e: norm_coefficient_post. The host computes the logarithms, because
-  // devices may compute those of numbers near 1 with few right digits.
+  // a, b: logarithms of alpha and beta, c: epsilon, d: norm_coefficient, e: norm_coefficient_post. The host computes the logarithms,
+  // because those of numbers near 1 may be inaccurate on devices.
   if (KIND == ADAM) {
     const float x = p.x.at[i], gradient = p.d * x + g;
     const float mean = p.v.at[i] + complement(p.a) * (gradient - p.v.at[i]);
@@ -83,7 +83,7 @@ void main() {
     p.v_new.at[i] = mean;
     p.h_new.at[i] = squares;
   }
-  if (KIND == ADAM_UPDATE) {  // a, b: logarithms of the betas, c: epsilon, d: weight decay, e: 1 if it is decoupled
+  if (KIND == ADAM_UPDATE) {  // a, b: logarithms of the betas, c: epsilon, d: weight decay, e: 1: decoupled decay
     const float n = number(), x = p.x.at[i];
     if (n < 1) p.fault.site = p.site;
     const float one_less_a = complement(p.a), one_less_b = complement(p.b);

@@ -1,4 +1,4 @@
-// UpdateCache. Each invocation writes one word of the cache, or only of its new rows if these are written over the past.
+// UpdateCache. Each invocation writes one word of the cache. If new rows are written over the past in place, only their words are written.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -13,10 +13,10 @@ layout(push_constant, scalar) uniform Push {
   Words present, update, past;
   Longs places;
   Numbers counts;
-  Fault fault;           // receives `site` if a place or a count is outside of the cache
+  Fault fault;           // set to the error number `site` if a position or a count does not fit the cache
   uint site;
   uint count;            // number of words to write
-  uint heads, size;      // `size` is the number of words of a row
+  uint heads, size;      // `size`: words per row
   int added, past_rows, extent;
   uint has_counts, in_place;
 } p;

@@ -1,4 +1,4 @@
-// UpdateWindow. Each invocation writes one word of the keys or, with PRESENT, of the rows that stay, which it takes from the keys.
+// UpdateWindow. Each invocation writes one word: of `keys` or, if PRESENT, of `present`, whose rows are copied from `keys`.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "words.glsl"
@@ -14,12 +14,12 @@ layout(push_constant, scalar) uniform Push {
   Words present, keys, update, past;
   Longs first, rows, kept;
   Numbers counts;
-  Fault fault;               // receives `site` if rows are outside of the cache
+  Fault fault;               // set to the error number `site` if rows do not fit the cache
   uint site;
   uint count;                // number of words to write
-  uint heads, size;          // `size` is the number of words of a row
+  uint heads, size;          // `size`: words per row
   int added, capacity, extent;
-  uint has_counts, in_place;  // in_place: 1 if the present is written over the past
+  uint has_counts, in_place;  // in_place: 1: the output `present` is in the memory of the past
 } p;
 
 void main() {

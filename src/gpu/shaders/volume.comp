@@ -1,5 +1,5 @@
-// Convolutions of three dimensions. Each invocation computes four adjacent output channels of a group at one position. With TRANSPOSED, it
-// computes a ConvTranspose, from the inputs whose windows contain the position.
+// 3-D convolutions. Each invocation computes four adjacent output channels of a group at one position. If TRANSPOSED, it computes a
+// ConvTranspose, from the inputs whose windows contain the position.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -12,8 +12,8 @@ const uint CHANNELS = 4;
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
   uint has_bias;
-  uint rows, columns;      // number of output channels in a group, and number of positions of the output
-  uint channels, groups;   // number of input channels in a group, and number of groups
+  uint rows, columns;      // output channels per group; number of output positions
+  uint channels, groups;   // input channels per group; number of groups
   ivec3 in_size, out_size, kernel, stride, dilation, pad;  // depth, height and width
 } p;
 

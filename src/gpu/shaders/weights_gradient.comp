@@ -1,6 +1,6 @@
-// The gradient of a convolution's weights, dW = dY X. The rows are the output channels of a group, the columns are the weights of one
-// output channel, and the sums go over all positions of all images. Each group of invocations computes 64 rows and 64 columns of a part of
-// the sums.
+// The gradient of a convolution's weights, dW = dY X. Rows are the output channels of a group, columns are the weights of one output
+// channel, and the sums are over all positions of all images. Each group of invocations computes 64 rows and 64 columns for one part of the
+// sums.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -10,10 +10,10 @@ layout(local_size_x = 256) in;
 const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
 
 layout(push_constant, scalar) uniform Push {
-  Elements dw, dy, x;           // dw contains all parts, one after the other
-  uint rows, columns, terms;    // `terms` is the number of images times the number of positions
-  uint groups;                  // number of groups of channels
-  uint part;                    // number of terms in a part, a multiple of 16
+  Elements dw, dy, x;           // dw has all parts, one after the other
+  uint rows, columns, terms;    // terms: number of images * number of output positions
+  uint groups;                  // number of channel groups
+  uint part;                    // terms per part, a multiple of 16
   ivec2 in_size, out_size, kernel, stride, dilation, pad;  // height and width
 } p;
 

@@ -1,5 +1,5 @@
 // Elements that are only copied are treated as words of 1, 2 or 4 bytes; longer elements consist of several words. The build defines one of
-// ELEMENT_B1, ELEMENT_B2 and ELEMENT_B4.
+// ELEMENT_B1, ELEMENT_B2 and ELEMENT_B4 accordingly.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_8bit_storage : require
