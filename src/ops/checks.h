@@ -1,4 +1,4 @@
-// Checks of operands that shape inference alone cannot cover: some extents are symbols until the run, and some nodes have old opsets.
+// Checks of operands for cases that shape inference misses: extents that are symbols until the run, and nodes of old opsets.
 #pragma once
 
 #include <fmt/format.h>

@@ -42,8 +42,8 @@ void attach(Graph& graph, NodeId id, Branch made, const std::vector<ValueId>& op
   graph.node(id).bodies.push_back(std::move(made.body));
 }
 
-/// Charges each branch like kInferences inferred nodes to the limit of inference, as a small file could otherwise ask for many branches and
-/// keep the loader busy. The limit allows about 500 branches, more than models need.
+/// Counts a branch as kInferences inferred nodes toward the limit for shape inference, since a small file could otherwise ask for many
+/// branches and keep the loader busy. The limit allows about 500 branches, more than models need.
 void charge(Graph& graph) {
   constexpr int kInferences = 40'000;
   try {

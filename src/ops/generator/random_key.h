@@ -1,4 +1,4 @@
-// Computes the key of a node's random stream from the attribute `seed` and the node's identity. The number of the run is added elsewhere.
+// Computes the key of a node's random stream from the attribute `seed` and the node's identity. Each run adds its own number elsewhere.
 #pragma once
 
 #include <bit>

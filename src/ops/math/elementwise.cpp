@@ -79,7 +79,7 @@ std::optional<Dim> truncating_div(const Dim& a, const Dim& b) {
   if (is_nonnegative(a)) return floor_div(a, b);
   Dim negated = Dim(0) - a;
   if (is_nonnegative(negated)) return Dim(0) - floor_div(negated, b);
-  // `a` may also be h - 1 with h >= 0. It is negative only if h = 0; that is an empty axis, for which the quotient does not matter.
+  // Here a >= -1, for example h - 1 with an extent h. It is negative only for an empty axis (h = 0), whose quotient does not matter.
   if (is_nonnegative(a + Dim(1))) return floor_div(a, b);
   return std::nullopt;
 }

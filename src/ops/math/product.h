@@ -82,7 +82,7 @@ struct GemmPlan {
     kernels::Epilogue<C> e;
     e.alpha = static_cast<C>(alpha);
     if (whole) {
-      // A product with a long inner dimension keeps partial sums in Y. If C is in Y's memory, it must therefore be added before them.
+      // Products with a long inner dimension keep partial sums in Y. If C is in Y's memory, it must be added before they overwrite it.
       e.residual = bias, e.residual_row = shape.N;
       if (beta == 1) return e;
       for (int64_t i = 0; i < shape.M * shape.N; ++i) out[i] = static_cast<C>(beta) * bias[i];

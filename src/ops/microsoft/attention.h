@@ -61,13 +61,13 @@ ValueId padding_mask(Decomposition& d, ValueId mask, ValueId q, ValueId num_keys
 /// Returns the sum of two masks. If one is absent, returns the other one, which may be absent too.
 ValueId both(NodeWriter& w, ValueId a, ValueId b);
 
-/// The stage of computation at which the output qk_matmul_output has the scores. The numbers are those of ONNX's qk_matmul_output_mode.
+/// Which scores the output qk_matmul_output has, that is, after which step. The numbers are those of ONNX's qk_matmul_output_mode.
 enum class Shown : int64_t { capped = 1, biased = 2, probabilities = 3 };
 
 /// Returns the attributes `scale` and `softcap` for ONNX's Attention, if the node sets them.
 Attributes attention_attributes(const Decomposition& d);
 
-/// Writes the rest of com.microsoft's Attention, from `qkv` on. `qkv` is the product of input and weights: queries, keys and values.
+/// Adds the nodes of com.microsoft's Attention that follow `qkv`, the product of input and weights: queries, keys and values.
 void give_self_attention(Decomposition& d, ValueId qkv, size_t mask, size_t past, size_t attention_bias);
 
 /// Decomposes com.microsoft's LinearAttention.

@@ -25,7 +25,7 @@ struct UpdateCachePlan {
   static UpdateCachePlan bind(const BindContext& c);
 };
 
-/// Extents of GatherBeams. There are samples * beams * heads planes; `columns` is the length of a row of the indirection.
+/// Extents of GatherBeams. The number of planes is samples * beams * heads; `columns` is the row length of the input cache_indirection.
 struct GatherBeamsPlan {
   size_t element;  ///< bytes
   int64_t planes, heads, length, size, beams, columns;

@@ -166,7 +166,7 @@ void decompose_embed_norm(Graph& graph, NodeId id) {
   ValueId ids = d.in(0), words = d.op("Gather", {d.in(2), ids}), positions;
   if (d.has(8)) {
     positions = d.op("Gather", {d.in(3), d.in(8)});
-  } else {  // the first rows are the positions 0, 1, ..., length - 1
+  } else {  // without position ids: the first `length` rows
     ValueId length = d.op("Shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
     positions = d.op("Slice", {d.in(3), d.ints({0}), length, d.ints({0})});
   }

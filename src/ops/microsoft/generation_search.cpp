@@ -350,7 +350,7 @@ class SearchWriter {
       captured.push_back(value);
       body.captures.emplace_back(value, graph.add_capture(loop, from));
     };
-    for (size_t i = 0; i < num_formal; ++i)  // a file may give the lengths of a prompt and of one token the same symbol
+    for (size_t i = 0; i < num_formal; ++i)  // new symbols, since a file may use one for both lengths: prompt and token
       if (Type& type = inside.value(old[i]).type; type.shape)
         for (Dim& extent : *type.shape)
           if (!extent.is_const()) extent = inside.symbols().fresh_symbol("carried", true);

@@ -108,7 +108,7 @@ void infer_repeat_block(InferContext& c) {
   c.set_output(0, c.input(1));
 }
 
-// Sets the score of each token that would complete an n-gram which its row already has to -infinity.
+// Sets scores to -infinity: those of tokens that would complete an n-gram that is already in the row.
 struct NGramRepeatBlock {
   int64_t rows, length, vocabulary, size;
 

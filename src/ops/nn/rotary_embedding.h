@@ -1,4 +1,4 @@
-// Derives from operands and attributes the numbers with which all devices compute RotaryEmbedding nodes.
+// Derives the parameters of RotaryEmbedding from a node's operands and attributes. The kernels of all devices use them.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ struct CropAndResize {
     return {x[0], x[1], x[2], x[3], y[0], y[2], y[3], c.get_string("mode", "bilinear") == "nearest", c.get_float("extrapolation_value")};
   }
 
-  /// Returns the pixel coordinate of point i of `size` points that are evenly spaced from `first` to `last`, fractions of the image.
+  /// Returns the pixel coordinate of point i of `size` evenly spaced ones. `first` and `last` are their ends, as fractions of the image.
   static float place(int64_t i, int64_t size, float first, float last, int64_t extent) {
     const auto end = static_cast<float>(extent - 1);
     if (size == 1) return 0.5F * (first + last) * end;

@@ -292,7 +292,7 @@ struct MaxRoiPool : RegionPlan {
     return static_cast<int64_t>(std::clamp(std::isnan(value) ? C{0} : value, -kFar, kFar));
   }
   /// Calls fn(image, bin, first_row, end_row, first_column, end_column) for each bin of region r. The ends are exclusive. A bin is empty if
-  /// an end is not above the corresponding first.
+  /// one of its ends is not greater than its start.
   template <typename Fn>
   void for_each_part(RunContext& c, int64_t r, Fn&& fn) const {
     const T* roi = c.in<T>(1) + 5 * r;

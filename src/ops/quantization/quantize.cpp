@@ -142,7 +142,7 @@ inline float round_small(float v) { return (v + 12582912.0f) - 12582912.0f; }
 
 /// Says which scale an element uses: the same for all, one per index along an axis, or one per block of indices along an axis.
 struct Granularity {
-  /// `total` is the number of elements, `extent` that of the axis, `inner` the elements per index; `block` indices share a scale.
+  /// `total`: number of elements; `extent`: number of indices of the axis; `inner`: elements per index; `block`: indices per scale.
   int64_t total = 0, extent = 1, inner = 1, block = 1;
   int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides of the tensor of scales
   int64_t num_scales = 1;

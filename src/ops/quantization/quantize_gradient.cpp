@@ -59,7 +59,7 @@ ValueId into_scale(GradientContext& g, ValueId flow) {
 
 ValueId as_float32(GradientContext& g, ValueId value) { return g.op("Cast", {value}, {{"to", static_cast<int64_t>(DType::float32)}}); }
 
-/// Returns the codes of an operand minus its zero point. @param axes  axes of extent 1 to append to a vector of zero points per row
+/// Returns quantized numbers minus their zero point. @param axes  axes of extent 1 to append to zero points that are a vector, one per row
 ValueId less_zero(GradientContext& g, ValueId codes, ValueId zero, std::vector<int64_t> axes) {
   const ValueId x = as_float32(g, codes);
   if (zero == kNoValue) return x;
@@ -93,7 +93,7 @@ ValueId through_rounding(GradientContext& g, ValueId real, Gradients& result) {
   ValueId scale = g.input(6);
   if (g.type(scale).dtype != DType::float32) scale = as_float32(g, scale);
   const ValueId steps = g.div(real, scale), distance = g.op("Abs", {g.sub(steps, less_zero(g, g.output(0), g.input(7), {}))});
-  // The bound is slightly more than 0.5, because `steps` itself has a rounding error.
+  // Rounding moves a number by at most half a step. Slightly more is accepted, because `steps` itself has a rounding error.
   const ValueId inside = g.op("LessOrEqual", {distance, g.scalar(0.501, steps)});
   const ValueId flow = g.div(masked(g, inside, as_float32(g, g.grad_output(0))), scale);
   if (g.wants(6)) result[6] = g.reshape_like(g.unbroadcast(g.neg(g.mul(flow, steps)), scale), g.input(6));
@@ -213,7 +213,7 @@ Gradients quantize(GradientContext& g) {
     std::vector<ValueId> inputs{y, g.input(1)};
     if (g.input(2) != kNoValue) inputs.push_back(g.input(2));
     const ValueId distance = g.op("Abs", {g.sub(x, as_x(g.op("DequantizeLinear", std::move(inputs), std::move(attributes))))});
-    // The bound is slightly more than 0.5, because the distance itself has a rounding error.
+    // Rounding moves a number by at most half a step. Slightly more is accepted, because the distance itself has a rounding error.
     dy = masked(g, g.op("LessOrEqual", {distance, g.mul(scales, g.scalar(0.5001, x))}), dy);
   }
   Gradients result{g.div(dy, scales), kNoValue};

@@ -40,7 +40,7 @@ struct Of {
     void run(RunContext& c) const {
       // Booleans are reduced as bytes, where false is 0 and true is 1.
       using Number = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
-      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // the limits of bytes are no booleans
+      if (std::is_same_v<T, bool> && plan.reduced.size == 0) {  // the minimum of no bytes would be 255
         std::fill_n(c.out<T>(0), plan.kept.size, static_cast<T>(kOp == Reduce::min));
         return;
       }
@@ -167,7 +167,7 @@ std::vector<int64_t> reduced_axes(GradientContext& g) {
 ValueId with_reduced_axes(GradientContext& g, ValueId y) {
   if (g.attributes().get_int("keepdims", 1) != 0) return y;
   if (!g.type(g.input(0)).has_rank() && g.type(y).has_rank() && g.type(y).rank() == 0) return y;  // a scalar broadcasts anyway
-  // Y has fewer axes than X, and the difference is the number of axes that nodes compute.
+  // Y has fewer axes than X. So the input `axes`, which is known only during the run, names the axes to insert.
   if (has_computed_axes(g) && rank_of(g, y) < rank_of(g, g.input(0))) return g.op("Unsqueeze", {y, g.input(1)});
   std::vector<int64_t> axes = reduced_axes(g);
   return axes.empty() ? y : g.op("Unsqueeze", {y, g.ints(std::move(axes))});

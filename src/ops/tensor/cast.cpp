@@ -36,7 +36,7 @@ To convert(From x) {
     constexpr Wide kTop = static_cast<Wide>(9223372036854775808.0);
     if (std::is_same_v<To, uint64_t> && value >= kTop)
       return static_cast<To>(static_cast<uint64_t>(to_integer<int64_t>(value - kTop)) + (uint64_t{1} << 63));
-    return static_cast<To>(to_integer<int64_t>(value));  // drops higher bits
+    return static_cast<To>(to_integer<int64_t>(value));  // keeps only the low bits
   } else {
     return static_cast<To>(static_cast<Wide>(x));
   }

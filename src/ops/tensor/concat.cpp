@@ -51,7 +51,7 @@ void infer_concat(InferContext& c) {
   c.set_known(0, std::move(values));
 }
 
-// A kernel for at most kMaxInputs inputs, because its bound state has arrays of fixed size. There is one with few inputs, one with many.
+// A kernel for at most kMaxInputs inputs, because its bound state has arrays of fixed size. One instance is for few inputs, one for many.
 template <int kMaxInputs>
 struct Concat {
   DType dtype;

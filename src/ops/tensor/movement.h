@@ -16,7 +16,7 @@
 
 namespace treadle::ops {
 
-/// Copies and reads element i of an array. There is one such class each for whole bytes, strings and packed codes.
+/// Copies and reads element i of an array. Three classes do this: for elements of whole bytes, strings and packed codes.
 template <typename T>
 struct WholeElement {
   static constexpr bool kPacked = false;

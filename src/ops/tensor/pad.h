@@ -1,4 +1,4 @@
-// Derives the numbers with which all devices compute Pad and CenterCropPad nodes.
+// Derives the parameters of Pad and CenterCropPad from a node's operands and attributes. The kernels of all devices use them.
 #pragma once
 
 #include "graph/kernel.h"

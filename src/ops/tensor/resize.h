@@ -1,4 +1,4 @@
-// Derives the numbers with which all devices compute Resize nodes.
+// Derives the parameters of Resize from a node's operands and attributes. The kernels of all devices use them.
 #pragma once
 
 #include "graph/kernel.h"

@@ -47,7 +47,7 @@ Gradients resize(GradientContext& g) {
   const bool has_sizes =
       g.input(3) != kNoValue && !(g.type(g.input(3)).is_static() && g.type(g.input(3)).static_shape().num_elements() == 0);
   const bool keeps_ratio = has_sizes && g.attributes().get_string("keep_aspect_ratio_policy", "stretch") != "stretch";
-  // copies the scales, since adding nodes moves the tensors that the graph stores
+  // Copies the scales, since adding nodes moves the tensors that the graph stores.
   std::vector<float> factors;
   if (const Tensor* constant = scales == kNoValue ? nullptr : g.graph().constant_tensor(scales))
     factors.assign(constant->data<float>(), constant->data<float>() + constant->num_elements());

@@ -70,7 +70,7 @@ void infer_split(InferContext& c) {
 
 Cost cost(const ShapeContext& c) { return {0, 2 * c.size_bytes(0)}; }
 
-// A kernel for at most kMaxOutputs outputs, because its bound state has arrays of fixed size. There is one with few outputs, one with many.
+// A kernel for at most kMaxOutputs outputs: its bound state has arrays of fixed size. One instance is for few outputs, one for many.
 template <int kMaxOutputs>
 struct Split {
   DType dtype;

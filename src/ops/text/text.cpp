@@ -98,7 +98,7 @@ struct TfIdfVectorizer {
   static int64_t output_width(const Attributes& a) {
     const auto& columns = a.get_ints("ngram_indexes");
     if (columns.empty()) throw Error(ErrorCode::invalid_model, "ngram_indexes is empty");
-    // Four independent maxima avoid that each step waits for the previous one. The loop is in every run if the number of rows is known only
+    // Keeps four maxima, so that no step waits for the previous one. The loop is executed in every run if the number of rows is known only
     // then.
     std::array<int64_t, 4> widths{};
     int64_t signs = 0;

@@ -135,7 +135,7 @@ struct End {
   }
 };
 
-// Share outputs one number: this rank's share of the mean over all ranks. It differs between ranks.
+// The operator Share outputs one number: the weight of this rank in the mean over all ranks. Ranks may have different weights.
 struct ExchangeState final : PackedState {
   explicit ExchangeState(const CreateContext& c) : exchange(Exchange::find(c.attributes().get_int("exchange"))) {}
   Exchange& exchange;

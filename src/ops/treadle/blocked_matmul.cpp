@@ -130,8 +130,8 @@ Cost blocked_matmul_cost(const ShapeContext& c) {
       c.size_bytes(kActivations) + c.size_bytes(kCodes) + c.size_bytes(kScales) + static_cast<double>(bits_of(c.dtype(0))) / 8 * outputs};
 }
 
-// ONNX has 4-bit codes and blocks since opset 21. The written nodes compute the exact product; that activations may be quantized to 8 bits
-// is not written.
+// ONNX has 4-bit codes and blocks since opset 21. The nodes compute the exact product, even if the kernel may quantize activations to 8
+// bits.
 void write_blocked_matmul(FunctionBody& b) {
   const int64_t inner = b.attributes().get_int("axis", 0), block = b.attributes().get_int("block_size", 0);
   std::string weights = b.op("DequantizeLinear", {b.in(kCodes), b.in(kScales), b.in(kZeros)},

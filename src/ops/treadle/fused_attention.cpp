@@ -182,8 +182,8 @@ AttentionCall AttentionCall::bind(const BindContext& c, int first, bool may_stre
   return a;
 }
 
-// Handles a mask that is larger than the scores along an axis where these have the extent 1. The stride becomes 0, so that the same queries
-// and keys are read again for each index of the mask.
+// Handles a mask that has more indices than the scores along an axis where the scores have the extent 1. Strides become 0, so that the same
+// queries and keys are read again for each index of the mask.
 void AttentionCall::stretch(int axis, int64_t extent) {
   AttentionParams& p = params;
   if (axis == 0) p.batch = extent, p.q.batch = p.k.batch = p.v.batch = 0;

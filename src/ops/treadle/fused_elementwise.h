@@ -17,7 +17,7 @@ namespace treadle::ops {
 /// @throws Error(invalid_model) if the steps are not a valid chain; Error(resource_exhausted) if it is too long for the interpreter
 kernels::ChainProgram compile_chain(std::span<const std::string> steps, std::vector<DType> inputs, DType output);
 
-/// Returns the permission that output 0 reuses the memory of an operand of the chain (input `first` and later ones) or of input `beside`.
+/// Returns the aliases that let output 0 reuse the memory of an operand of the chain (input `first` or a later one) or of input `beside`.
 std::vector<Alias> over_chain_inputs(int first, int beside = -1);
 
 }  // namespace treadle::ops

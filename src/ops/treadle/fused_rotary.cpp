@@ -63,7 +63,7 @@ void write_fused_rotary(FunctionBody& b) {
   if (attributes.get_int("x_layout") != 0) x = b.op("Transpose", {x}, {{"perm", turn}});
   const std::string pairs =
       b.op("Reshape", {x, b.ints(interleaved ? std::vector<int64_t>{0, 0, 0, -1, 2} : std::vector<int64_t>{0, 0, 0, 2, -1})});
-  auto feature = [&](int64_t which) {  // feature 0 or 1 of all pairs; the indexed axis stays
+  auto feature = [&](int64_t which) {  // returns feature 0 or 1 of every pair; the axis stays
     return b.op("Gather", {pairs, b.ints({which})}, {{"axis", int64_t{interleaved ? 4 : 3}}});
   };
   const std::string turned = b.op("Concat", {b.op("Neg", {feature(1)}), feature(0)}, {{"axis", int64_t{interleaved ? 4 : 3}}});

@@ -71,7 +71,7 @@ class NhwcPacked final : public PackedState {
     }
     return form.data<float>();
   }
-  /// Returns the forms to write to a compiled file. The bfloat16 form is omitted, because kernels that use it are not restored from files.
+  /// Returns the forms of the weights for a compiled file. The bfloat16 form is omitted: kernels that use it are not restored from files.
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
     std::vector<PackedPart> parts;

@@ -8,8 +8,8 @@
 
 namespace treadle::ops {
 
-/// The host's kernel of such a node, which on a device is replaced by the device's kernel. It only reports an error: the host would use it
-/// if a model that was compiled for a device is run in a session on the host.
+/// The host's kernel of an operator that only devices compute. It only reports an error. The host uses it if a model that was compiled for
+/// a device is run in a session on the host.
 struct OnDevicesOnly {
   static OnDevicesOnly bind(BindContext& c) {
     throw Error(ErrorCode::not_implemented, fmt::format("only a device that has {} for these types computes it", c.node().op_type));
