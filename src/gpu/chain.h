@@ -22,7 +22,7 @@ using Formula = std::function<Value(CodeWriter&, std::span<const Value>)>;
 std::optional<Formula> chain_formula(std::span<const ElementwiseStep> steps, std::vector<DType> inputs, DType output);
 
 /// Returns the code of QuantizeLinear. Its operands are x, scale and, if given, the zero point. If shaders cannot compute with the codes'
-/// type, the zero point must be a float32, and so is the result: the code's number, which for float codes is not rounded yet.
+/// type, the zero point must be a float32 and so is the result: the number for which the code stands, not yet rounded if codes are floats.
 Formula quantization_formula(DType codes);
 /// Appends the code of DequantizeLinear in float32. The operands are x, scale and, if given, the zero point.
 Value write_dequantization(CodeWriter& code, std::span<const Value> operands);

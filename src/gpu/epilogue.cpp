@@ -42,7 +42,7 @@ std::optional<Epilogue> Epilogue::of(const Graph& graph, const Node& node) {
   epilogue.first_ = ops::first_chain_input(*node.op);
   const ValueId result = node.outputs[0];
   const bool is_convolution = epilogue.product == "Conv";
-  if (!is_convolution && graph.type(node.inputs[1]).shape->size() < 2) return std::nullopt;  // the result's last axis is not its columns
+  if (!is_convolution && graph.type(node.inputs[1]).shape->size() < 2) return std::nullopt;  // B is a vector: Y has no axis of columns
   std::vector<DType> inputs{graph.type(result).dtype};
   for (size_t i = epilogue.first_; i < node.inputs.size(); ++i) {
     const size_t operand = i - epilogue.first_;

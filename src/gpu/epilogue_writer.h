@@ -27,7 +27,7 @@ class EpilogueWriter : public CodeWriter {
   const std::span<const uint32_t> shader_;
   std::vector<uint32_t> arguments_;  // ids of the function's arguments, which are pointers
   uint32_t function_ = 0;
-  bool is_inside_ = false;  // while reading the shader: the instruction is in the function
+  bool is_inside_ = false;  // set while the shader is read: the instruction is in the function
   // Positions in the old shader: the end of the capabilities; the start of types and constants, of functions, and of the function's code;
   // and the end of this code.
   size_t capabilities_end_ = 0, types_ = 0, functions_ = 0, body_ = 0, body_end_ = 0;

@@ -56,7 +56,7 @@ uint32_t count32(int64_t num_elements);
 int32_t signed32(int64_t number);
 
 /// The arguments of `batch` matrix products Y = alpha A B + beta C. `a_row` is the distance, in elements, from one row of A to the next,
-/// `a_column` that from one column to the next; the names for B and C are alike. `a_step` and `b_step` are the distances from the matrix of
+/// `a_column` that from one column to the next; B and C have the same members. `a_step` and `b_step` are the distances from the matrix of
 /// one product to that of the next.
 struct ProductCall {
   void* y = nullptr;
@@ -66,7 +66,7 @@ struct ProductCall {
   int64_t a_row = 0, a_column = 1, b_row = 1, b_column = 0, c_row = 0, c_column = 0;
   int64_t batch = 1, a_step = 0, b_step = 0;  ///< `batch` must not exceed the limit of a dispatch's third dimension
   float alpha = 1, beta = 1;
-  std::array<const void*, 3> operands = {};  ///< operands of the epilogue
+  std::array<const void*, 3> operands = {};  ///< operands of the epilogue, the operators after the product
 };
 /// @param shader  product.comp, compiled for the dtype of the elements
 void dispatch_product(const vulkan::Shader& shader, const ProductCall& call);

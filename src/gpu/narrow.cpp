@@ -42,7 +42,7 @@ std::optional<NarrowFormat> narrow_format(DType dtype) {
 
 struct NarrowState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  DType computed = DType::float32;  // dtype that the shader encodes: float32, or int32 to keep low bits
+  DType computed = DType::float32;  // dtype that the shader converts to codes: float32; int32 to keep only the low bits
 };
 
 const vulkan::Shader* narrow_shader(DType dtype, bool writes, bool from_ints, const Attributes& attributes) {

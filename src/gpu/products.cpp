@@ -25,7 +25,7 @@ struct ProductState final : PackedState {
   const vulkan::Shader* direct = nullptr;  // shader for convolutions with few channels per group
   Epilogue epilogue;
 
-  /// Returns the addresses of the epilogue's operands for a part of the result, which begins with this element and this row.
+  /// Returns the addresses of the operands of the operators after the product, for a part of the result: from this element and row on.
   std::array<const void*, 3> operands(RunContext& c, int64_t first_element, int64_t first_row) const {
     return epilogue.operands(c, first_element * element_bytes, first_row * element_bytes);
   }

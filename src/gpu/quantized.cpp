@@ -18,7 +18,7 @@ constexpr int64_t kByteTile = 64;  // number of rows, and of columns, that a wor
 
 int64_t byte_tiles(int64_t extent) { return (extent + kByteTile - 1) / kByteTile; }
 
-/// Inputs of QuantizedMatMul, which converts its sums to floats.
+/// Indices of the inputs of QuantizedMatMul, whose result is floats.
 constexpr IntegerPlaces kToFloat{.x = 0, .x_zero = 2, .w = 3, .w_zero = 5, .x_scale = 1, .w_scale = 4};
 
 struct IntegerState final : PackedState {

@@ -120,7 +120,7 @@ std::optional<RandomKind> random_kind(const Node& node) {
   return std::nullopt;
 }
 
-/// @param is_wide  true: the operands are float64, for which there is no `narrow` shader, since float32 cannot represent them
+/// @param is_wide  true: the operands are float64. There is no `narrow` shader then, since float32 cannot represent them.
 void find_shaders(RandomKind kind, bool is_wide, const vulkan::Shader*& wide, const vulkan::Shader*& narrow) {
   const uint32_t constants[] = {static_cast<uint32_t>(kind), uint32_t{is_wide}};
   wide = find_shader("random", DType::float64, constants);

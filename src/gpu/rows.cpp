@@ -354,7 +354,7 @@ DeviceKernel find_row_kernel(const Graph& graph, const Node& node) {
                          batch = kernel<BatchNormalization>("gpu"), extreme = kernel<ArgExtreme>("gpu"), pool = kernel<Pool>("gpu"),
                          mean_variance = kernel<MeanVariance>("gpu"), response = kernel<LocalResponse>("gpu"),
                          broadcast_gradient = kernel<BroadcastGradient>("gpu");
-  // Of the further outputs, the shader writes only the statistics of LayerNormalization. So other further outputs must not be used.
+  // Besides output 0, the shader writes only the statistics of LayerNormalization. No other output may be used.
   const auto is_read = [&](ValueId id) {
     return id != kNoValue &&
            (!graph.value(id).uses.empty() || std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end());

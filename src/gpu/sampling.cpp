@@ -192,7 +192,7 @@ DeviceKernel find_sampling(const Graph& graph, const Node& node) {
   if (node.op_type == "MaxRoiPool") return sampling_kernel(regions, std::move(state), "regions", {2});
   if (node.op_type == "DeformConv" && x.shape->size() == 4) return sampling_kernel(deform_conv, std::move(state), "deform_conv", {});
   if (node.op_type == "Col2Im" && graph.type(node.outputs[0]).shape->size() <= 5) {
-    if (is_integer(x.dtype)) state->computed = bits_of(x.dtype) == 64 ? DType::int64 : DType::int32;  // sums have the same low bits
+    if (is_integer(x.dtype)) state->computed = bits_of(x.dtype) == 64 ? DType::int64 : DType::int32;  // sums have the same bits
     return sampling_kernel(col2im, std::move(state), "col2im", {});
   }
   return {};

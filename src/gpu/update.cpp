@@ -192,7 +192,7 @@ struct Unscale {
     stream().dispatch(*state.shader, push.bytes(), groups_for(groups));
     if (!state.report) return;
     std::vector<uint32_t> overflows(static_cast<size_t>(groups));
-    float numbers[2];  // the scale of the loss, and the loss
+    float numbers[2];  // the factor by which the loss was scaled, and the loss
     stream().copy(overflows.data(), c.scratch<void>(), overflows.size() * sizeof(uint32_t), CopyKind::device_to_host);
     for (const int i : {0, 1}) stream().copy(&numbers[i], c.in<void>(i + 1), sizeof(float), CopyKind::device_to_host);
     stream().synchronize();

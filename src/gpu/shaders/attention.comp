@@ -24,7 +24,7 @@ layout(constant_id = 11) const uint SHOWN = 0;       // which scores to output: 
 const uint ROWS = 16, KEYS = 64, DEPTH = 16;
 const uint KEEPS = 1, HIDES = 2, ADDS = 3;                                                       // kinds of mask
 const uint CAUSAL = 1, MASK_BATCH = 2, MASK_HEADS = 4, MASK_ROWS = 8, MASK_COLUMNS = 16, VALID = 32;  // flags
-const uint ONE_BATCH = 64, ONE_HEAD = 128, ONE_QUERY = 256;  // flags: Q has one index, the mask more; ONE_BATCH: as K and V
+const uint ONE_BATCH = 64, ONE_HEAD = 128, ONE_QUERY = 256;  // flags: axes where the mask has more indices than Q (ONE_BATCH: also K, V)
 const uint RAW = 1, CAPPED = 2, BIASED = 3, PROBABILITIES = 4;
 const float NEVER = -1.0 / 0.0;
 

@@ -8,7 +8,7 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;
-  Elements operands[3];  // operands of the epilogue
+  Elements operands[3];  // operands of the epilogue: of the operators after the product
   uint has_bias;
   uint rows, columns, terms;  // numbers of output channels per group, of output positions, of weights per output channel
   uint groups;

@@ -13,7 +13,7 @@ const uint ROWS = 64, COLUMNS = 64, TERMS = 16;
 // Rows are the output channels of one channel group, columns are output positions, and terms are the weights of one output channel.
 layout(push_constant, scalar) uniform Push {
   Elements y, x, w, bias;  // bias may be null
-  Elements operands[3];    // operands of the epilogue
+  Elements operands[3];    // operands of the epilogue: of the operators after the product
   uint has_bias;
   uint rows, columns, terms;
   uint groups;                          // number of channel groups
@@ -23,7 +23,7 @@ layout(push_constant, scalar) uniform Push {
 #else
 layout(push_constant, scalar) uniform Push {
   Elements y, a, b, c;   // c may be null
-  Elements operands[3];  // operands of the epilogue
+  Elements operands[3];  // operands of the epilogue: of the operators after the product
   uint has_c;
   uint rows, columns, terms;
   uvec2 a_step, b_step, c_step;  // distances in elements from row to row, and from column to column

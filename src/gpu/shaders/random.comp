@@ -20,7 +20,7 @@ layout(push_constant, scalar) uniform Push {
   Elements x;  // probabilities (Bernoulli) or their logarithms (Multinomial)
   Elements sums;  // shape [rows, classes]
   uvec2 key, stream;
-  NUMBER offset, scale;  // aligned to 8 bytes
+  NUMBER offset, scale;  // at a multiple of 8 bytes, as a float64 requires
   uint count;            // number of elements of y; if CUMULATE, number of rows
   uint classes, samples, is_long;
 } p;

@@ -7,7 +7,7 @@ layout(local_size_x = 256) in;
 
 layout(push_constant, scalar) uniform Push {
   Elements y;
-  NUMBER start, delta;  // aligned to 8 bytes
+  NUMBER start, delta;  // at a multiple of 8 bytes, as a float64 requires
   uint count;
 } p;
 

@@ -11,8 +11,8 @@ const uint SUM = 0, MEAN = 1, MAXIMUM = 2, MINIMUM = 3, PRODUCT = 4, L1 = 5, L2 
 
 layout(push_constant, scalar) uniform Push {
   Elements y, x;
-  uint outputs, terms;   // elements of the output; inputs that each of them reduces
-  uint group_computes;   // an output element is computed by 1: a group; 0: one invocation
+  uint outputs, terms;   // number of output elements; number of inputs that one of them reduces
+  uint group_computes;   // 1: a group computes an output element; 0: an invocation does
   uvec4 kept, kept_step;        // extents of the kept axes, innermost last; their strides in x
   uvec4 reduced, reduced_step;  // extents of the reduced axes; their strides in x
   uvec2 otherwise;              // for integers: maximum or minimum over no elements, low word first

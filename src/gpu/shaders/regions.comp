@@ -7,7 +7,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KIND = 0;
 const uint MEAN = 0, LARGEST_SAMPLE = 1, LARGEST_ELEMENT = 2;  // LARGEST_ELEMENT: MaxRoiPool
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Images { int at[]; };  // indices of 64 bits
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Images { int at[]; };  // 64-bit indices, low word first
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Fault { uint site; };
 
 layout(push_constant, scalar) uniform Push {
@@ -84,7 +84,7 @@ NUMBER aligned(uint region, int image, int channel, ivec2 bin) {
   const int inside = (inside_rows.y - inside_rows.x) * (inside_columns.y - inside_columns.x);
   const uint plane = uint(image * p.channels + channel) * uint(p.height * p.width);
   NUMBER sum = NUMBER(0), largest = NUMBER(0);
-  bool is_first = inside == rows * columns;  // false: a sample is outside the image and gives 0
+  bool is_first = inside == rows * columns;  // true: `largest` has no value yet; false: samples outside the image give 0
   for (int i = inside_rows.x; i < inside_rows.y; ++i)
     for (int k = inside_columns.x; k < inside_columns.y; ++k) {
       const NUMBER h = top + (NUMBER(i) + NUMBER(0.5)) * part_height / NUMBER(rows);

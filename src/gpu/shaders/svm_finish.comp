@@ -16,7 +16,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Labels { uve
 layout(push_constant, scalar) uniform Push {
   Elements margins;         // shape [rows, stride]; linear scores lack rho here
   Elements rho, prob_a, prob_b;
-  Elements work;            // shape [rows, work_stride]: scores, and working memory for couple()
+  Elements work;            // scores of the row, and working memory for couple(): [rows, work_stride]
   Floats y;                 // shape [rows, columns]; may be null
   Labels labels, chosen;
   uint rows, stride, work_stride, classes, columns;
