@@ -112,7 +112,7 @@ class Math {
         polynomial(t, {3.7999133655437608e-5, 0.0011649676881647889, 0.01499600353958993, 0.11425164340717782, 0.50239894175726899, 1.0});
     return select(saturated, sign, within(-1, 1, div(mul(x, p), q)));
   }
-  /// An angle minus `quarters` quarter turns: `rest` remains.
+  /// An angle, split into a whole number of quarter turns (`quarters`) and the `rest`.
   struct Angle {
     Value rest, quarters;
   };

@@ -350,7 +350,7 @@ class SearchWriter {
       captured.push_back(value);
       body.captures.emplace_back(value, graph.add_capture(loop, from));
     };
-    for (size_t i = 0; i < num_formal; ++i)  // new symbols, since a file may use one for both lengths: prompt and token
+    for (size_t i = 0; i < num_formal; ++i)  // makes new symbols, as a file may use one for the lengths of prompt and token
       if (Type& type = inside.value(old[i]).type; type.shape)
         for (Dim& extent : *type.shape)
           if (!extent.is_const()) extent = inside.symbols().fresh_symbol("carried", true);

@@ -20,7 +20,7 @@ struct TreeModel final : PackedState {
   // Only classifiers use the members below.
   ClassLabels labels;
   int64_t only_class = -1;     // the only class that has votes; -1: several classes have votes
-  bool probabilities = false;  // no weight is negative: two classes are divided at 0.5, not at 0
+  bool probabilities = false;  // true: no weight is negative, so of two classes, the second one wins above 0.5 instead of 0
 
   TreeModel(const kernels::TreeDescription& description, bool in_double) : trees(make(description, in_double)) {}
   static std::variant<kernels::TreeEnsemble<float>, kernels::TreeEnsemble<double>> make(const kernels::TreeDescription& description,

@@ -103,7 +103,7 @@ void settle_extents(InferContext& c, SymbolicShape& out, const std::vector<size_
     out[i] = maximum(wanted[i], 0);
     if (zero_is_copy && i < in.size()) out[i] = out[i] + (Dim(1) - minimum(maximum(wanted[i], Dim(0) - wanted[i]), 1)) * in[i];
   }
-  const SymbolicShape settled = out;  // the unsettled extents are 0 here if they are -1
+  const SymbolicShape settled = out;  // here, the unsettled extents have the value 0 where -1 is wanted
   for (size_t i : unsettled) {
     SymbolicShape others = settled;
     others.erase(others.begin() + static_cast<int64_t>(i));
