@@ -111,7 +111,7 @@ void for_each_axis(const Term& term, int rank, Fn&& fn) {
 /// The number of axes that "..." represents. It is the same in every term of an equation.
 class Elided {
  public:
-  /// Records the number for one term. @throws Error(invalid_argument) if another term had a different number.
+  /// Records how many axes "..." represents in a term. @throws Error(invalid_argument) if another term had a different number.
   void take(const Term& term, int rank) {
     if (!has_ellipsis(term)) return;
     const int own = rank - static_cast<int>(term.size()) + 1;
