@@ -5,7 +5,7 @@
 #extension GL_EXT_shader_8bit_storage : require
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint WRITES = 0;  // an invocation 0: reads one code; 1: writes as many codes as fill whole bytes
+layout(constant_id = 0) const uint WRITES = 0;  // 0: an invocation reads one code; 1: it writes as many codes as fill whole bytes
 layout(constant_id = 1) const uint BITS = 8;
 layout(constant_id = 2) const uint KIND = 0;
 const uint INTEGER = 0, FLOAT = 1, SCALE = 2;  // SCALE: float8e8m0
@@ -15,10 +15,10 @@ layout(constant_id = 5) const uint BIAS = 0;
 layout(constant_id = 6) const uint SPECIALS = 0;  // as numbered in treadle::Specials
 const uint IEEE = 0, NAN_ALL_ONES = 1, NAN_NEGATIVE_ZERO = 2, NONE = 3;
 layout(constant_id = 7) const uint SATURATES = 1;
-layout(constant_id = 8) const uint ROUNDING = 0;  // if SCALE: as numbered in treadle::ScaleRounding
+layout(constant_id = 8) const uint ROUNDING = 0;  // for SCALE, numbered as in treadle::ScaleRounding
 const uint UP = 0, DOWN = 1;
-layout(constant_id = 9) const uint SIGNED = 0;    // if INTEGER: 1: signed codes
-layout(constant_id = 10) const uint FROM_INTS = 0;  // 1: the numbers to write are 32-bit integers; keeps their low bits
+layout(constant_id = 9) const uint SIGNED = 0;    // 1: the codes are signed (only if INTEGER)
+layout(constant_id = 10) const uint FROM_INTS = 0;  // 1: the numbers to write are 32-bit integers, whose low bits are kept
 
 layout(buffer_reference, scalar, buffer_reference_align = 1) buffer Bytes { uint8_t at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Words { uint at[]; };

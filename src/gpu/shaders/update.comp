@@ -83,7 +83,7 @@ void main() {
     p.v_new.at[i] = mean;
     p.h_new.at[i] = squares;
   }
-  if (KIND == ADAM_UPDATE) {  // a, b: logarithms of the betas, c: epsilon, d: weight decay, e: 1: decoupled decay
+  if (KIND == ADAM_UPDATE) {  // a, b: logarithms of the betas, c: epsilon, d: weight decay, e: 1 for decoupled decay
     const float n = number(), x = p.x.at[i];
     if (n < 1) p.fault.site = p.site;
     const float one_less_a = complement(p.a), one_less_b = complement(p.b);
