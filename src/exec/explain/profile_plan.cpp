@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-// Keeps the most recently used binding alive while it is read, so that the cache does not rebind it to other extents.
+// Keeps the most recently used binding while its data is read, so that the cache does not reuse the object for other extents.
 class LatestBinding {
  public:
   explicit LatestBinding(Plans& plans) : plans_(plans), binding_(plans.bindings().latest()) {}
@@ -26,8 +26,8 @@ class LatestBinding {
   std::shared_ptr<const Binding> binding_;
 };
 
-// Returns the text of a scalar or short vector that is constant or known from the binding; otherwise an empty text. Parameters get no text,
-// as they change.
+// Returns the elements of a scalar or short vector as text if the tensor is constant or stored in the binding; otherwise an empty text.
+// Parameters get no text, because their values change.
 std::string value_of(const Program& program, const Binding* binding, SlotId index) {
   constexpr int64_t kLongest = 16;
   const Slot& slot = program.slots()[index];
@@ -85,9 +85,9 @@ void set_cost(const Instruction& instruction, ProfiledNode& node) {
   node.bytes = cost.bytes;
 }
 
-// Links backward nodes to forward nodes. Both have the names of the model's nodes that they were made from as sources.
+// Links each backward node to the forward nodes that come from the same nodes of the loaded model (its `sources`).
 void find_forward_nodes(std::span<ProfiledNode> nodes, int32_t first) {
-  std::unordered_map<std::string, std::vector<int32_t>> forward;  // indices of forward nodes, by the model's node that they were made from
+  std::unordered_map<std::string, std::vector<int32_t>> forward;  // forward nodes, by the name of the model node that they come from
   int64_t sequence = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].phase != "forward") continue;
@@ -166,7 +166,7 @@ void add_held_weights(const Program& program, std::vector<MemoryHolding>& holdin
 
 namespace {
 
-// Returns the buffers of a run that follows a budgeted plan.
+// Returns the buffers of a run whose plan keeps to a memory limit (BudgetedPlan).
 std::vector<ProfiledBuffer> buffers_of(const Program& program, const Binding& binding, const BudgetedPlan& plan) {
   std::vector<ProfiledBuffer> buffers;
   for (BufferId b : plan.stays.ids())

@@ -13,10 +13,10 @@
 
 namespace treadle::exec {
 
-/// Appends the program's instructions, with the shapes of the binding used last. Instructions of a body follow the node that the body
-/// belongs to, and have its phase. Backward nodes refer to their forward nodes.
-/// @param parent    index in `nodes` of the node that the program is a body of; -1: it is no body
-/// @param index_of  receives the index of each node, by the name of its records
+/// Appends the program's instructions, with the shapes of the binding used last. Instructions of a body (of If, Loop or Scan) follow the
+/// node that owns the body, and have its phase. Backward nodes refer to their forward nodes.
+/// @param parent    index in `nodes` of the node that owns this body; -1: the program is not a body
+/// @param index_of  receives the index of each node, by the id of the name under which the recorder records the node
 void add_profiled_nodes(Plans& plans, int32_t parent, std::vector<ProfiledNode>& nodes, std::unordered_map<uint32_t, int32_t>& index_of);
 
 /// Returns the profile's node for a copy of a value between devices.

@@ -134,7 +134,7 @@ class HostMemory {
     std::vector<std::pair<size_t, size_t>> places;  // (offset, size) of each buffer
     for (BufferId b : alive_) {
       in_use += aligned(size_of(b));
-      // Before the first step, the run has set no offsets, so the plan's are used.
+      // Before the first step, the run has set no offsets, so the offsets of the plan are used.
       size_t offset = run_.begun ? run_.places[b] : RunSnapshot::kAway;
       if (const BudgetedPlan* plan = run_.budget; plan && !run_.begun)
         offset = plan->stays[b].front().offset;
@@ -156,7 +156,7 @@ class HostMemory {
                        run_.by_readiness ? "may be in use" : "in use", free);
   }
 
-  // @param of  a node in the layer that the text names; null: the layer is not known
+  // @param of  the node whose layer the bytes are counted in; null: the layer is not known
   void add(const std::string& name, std::string_view what, size_t bytes, const Node* maker, const Node* of) {
     if (bytes > 0)
       live_.push_back(
@@ -195,7 +195,7 @@ class HostMemory {
                                   });
   }
 
-  // Suggests what would need less memory, with the bytes that can be computed without a run.
+  // Returns suggestions for using less memory, with numbers of bytes where they can be computed without a run.
   std::string remedies() const {
     if (program_.instructions().empty()) return {};
     if (program_.is_body()) {  // the error of the surrounding run describes the other options
@@ -229,7 +229,7 @@ class HostMemory {
   const RunSnapshot& run_;
   const Program& program_;
   const Binding& binding_;
-  size_t step_;  // the run's step; before the run has begun, the step that needs most memory
+  size_t step_;  // the step at which memory ran out; before the run has begun, the step that needs most memory
   InstructionId instruction_;
   std::vector<BufferId> alive_;
   std::vector<LiveBytes> live_;
@@ -240,7 +240,7 @@ class HostMemory {
 
 namespace {
 
-// Returns the symbol that is the first extent of the most inputs, which is probably the batch size, and the names of these inputs.
+// Returns the symbol that most inputs have as their first extent, which is probably the batch size, and the names of these inputs.
 std::pair<int32_t, std::vector<std::string>> batch_of(const Program& program) {
   std::map<int32_t, std::vector<std::string>> inputs;
   const auto own = program.input_slots();

@@ -32,23 +32,23 @@ struct RunSnapshot {
   std::vector<Held> held;  ///< feeds, and values with memory of their own
   const MemoryAccount* account = nullptr;
 
-  size_t step = 0;              ///< position of the current instruction in the order in which they run
+  size_t step = 0;              ///< index of the current instruction in the order of execution
   InstructionId instruction{};  ///< the instruction at that step
   bool begun = true;            ///< false: memory ran out before the first step
-  /// Instructions run in parallel. Then every buffer that may be in use at the same time as this instruction counts.
+  /// True if instructions run in parallel. Then the text counts every buffer that may be in use at the same time as this instruction.
   bool by_readiness = false;
 };
 
 /// Returns a text that lists the values that are alive, compares the arena with the plan, and suggests what would need less memory.
 std::string describe_memory(const RunSnapshot& run);
-/// Returns a text for a run whose extents could not be bound: the account and the weights.
+/// Returns a text for a run that ran out of memory before its arena was planned: it lists the account's bytes and the weights.
 std::string describe_unbound(const Program& program, const MemoryAccount* account);
 
 /// Returns a phrase that says how much a smaller batch would save. The batch is halved once, or under a limit until the arena fits. Empty
 /// if a smaller batch would not help, or if no symbol is the first extent of an input.
 /// @param arena        what the phrase calls the arena, e.g. "the arena"
 /// @param planned      size of the arena for the present batch, in bytes
-/// @param capacity     size that a limit permits; SIZE_MAX: no limit
+/// @param capacity     largest size that a limit permits; SIZE_MAX: no limit
 /// @param arena_bytes  returns the size of the arena for other values of the program's expressions
 std::string describe_smaller_batch(const Program& program, const Binding& binding, std::string_view arena, size_t planned, size_t capacity,
                                    const std::function<size_t(const std::vector<int64_t>&)>& arena_bytes);

@@ -8,7 +8,7 @@
 namespace treadle::exec {
 namespace {
 
-thread_local int runs_of_thread = 0;  // nesting depth of runs of this thread that end by themselves
+thread_local int runs_of_thread = 0;  // number of runs in progress on this thread, except stoppable and nested ones
 
 }  // namespace
 
@@ -25,7 +25,7 @@ Admission::Run::Run(Admission& admission, const MemoryAccount& account, bool end
 
 bool Admission::Run::is_counted() const { return born_in_ == fork_generation(); }
 
-// Briefly counts the run in both states. Readers look at the earlier state first, so they never miss it.
+// Counts the run in its next state before removing it from the present one. Readers look at the earlier state first and never miss a run.
 void Admission::Run::move_to(State next) {
   if (is_counted()) {
     ++admission_.runs_[static_cast<size_t>(next)];

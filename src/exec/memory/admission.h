@@ -1,6 +1,6 @@
 // Records which runs share memory limits, and decides whether a run that waits for memory can expect other runs to free some.
 //
-// A run is in one of the states of Admission::Run::State. "Expects" says who may wait for a run in that state:
+// A run is in one of the states of Admission::Run::State. The last two columns tell who may wait for a run in that state to free memory:
 //
 //   state      the run …                                                     a queued run expects it    a waiting node expects it
 //   nested     is a node of another run on this thread                       never                      never
@@ -18,11 +18,11 @@
 //   ~WaitingNode()   blocked             inside     the last of its nodes has stopped waiting
 //   leave()          any                 left       the run has ended and freed its memory
 //
-// A nested run waits for nobody, because the run around it could not end meanwhile. A stoppable run waits as any other one. The other
-// transitions leave both as they are.
+// A nested run never waits, because the surrounding run could not end before the nested one. A stoppable run may wait for other runs.
+// queue(), enter() and WaitingNode leave nested and stoppable runs in their states.
 //
-// A node "proceeds" if it takes its memory beyond the limit as soon as no other run is expected to free any: it never fails, so its run
-// ends. Nodes that would fail wait for it.
+// A node "proceeds" if it takes its memory beyond the limit as soon as no other run is expected to free any. Such a node never fails, so
+// its run ends. Nodes that would fail wait for that end.
 #pragma once
 
 #include <array>
@@ -54,7 +54,7 @@ class Admission::Run {
  public:
   enum class State : uint8_t { nested, stoppable, arriving, queued, inside, blocked, left };
 
-  /// Starts in the state nested if the thread is inside another run that ends by itself. Needs no mutex.
+  /// Starts in the state nested if this thread is already executing another run that ends by itself. Needs no mutex.
   /// @param account         the account that the run allocates from; must outlive it
   /// @param ends_by_itself  false: the run is stoppable
   Run(Admission& admission, const MemoryAccount& account, bool ends_by_itself);
@@ -66,19 +66,19 @@ class Admission::Run {
   bool ends_by_itself() const { return state_ != State::nested && state_ != State::stoppable; }
 
   void queue();
-  /// Moves the run to the state inside. Needs no mutex.
+  /// Moves the run to State::inside. Needs no mutex.
   void enter();
-  /// Moves the run to the state left. Needs no mutex if the run has reserved nothing. Has no effect when called again.
+  /// Moves the run to State::left. Needs no mutex if the run has reserved nothing. Has no effect when called again.
   void leave();
 
-  /// Lets the run allocate this many more bytes until it leaves.
+  /// Reserves this many more bytes for later allocations of the run, until the run leaves.
   void reserve(size_t size_bytes);
   bool has_reserved() const { return reserved_bytes_ > 0; }
-  /// Returns the bytes that other runs have reserved in the account and in those below it. Some may be in use already.
+  /// Returns the bytes that other runs have reserved in the account and in its child accounts. Some of these bytes may be in use already.
   size_t reserved_by_others(const MemoryAccount& account) const;
 
-  /// True if another run can be expected to free memory. @pre the run has queued, so that no two runs wait for each other. To miss no run
-  /// that leaves, call this first, then look for memory.
+  /// Returns true if another run can be expected to free memory. Call this first and look for free memory afterwards, so that no run that
+  /// ends in between is missed. @pre queue() has been called, so that no two runs wait for each other.
   bool expects_others() const;
 
  private:
@@ -98,7 +98,7 @@ class Admission::Run {
 /// Marks that a node of a run waits for memory, while this object lives.
 class Admission::WaitingNode {
  public:
-  /// @param proceeds  the node will exceed the limit rather than fail.
+  /// @param proceeds  true if the node will exceed the limit rather than fail
   WaitingNode(Run& run, bool proceeds);
   ~WaitingNode();
   WaitingNode(const WaitingNode&) = delete;

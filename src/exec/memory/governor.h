@@ -17,11 +17,11 @@
 
 namespace treadle::exec {
 
-/// An owner of memory that it can free while the memory is idle.
+/// An object that owns memory and can free it while no run uses it.
 class MemoryKeeper {
  public:
-  /// Frees idle memory that is charged to `full`, until enough() returns true; memory that is needed last goes first. Called under the
-  /// governor's mutex. Does not touch memory of a run in progress, which itself keeps to the limits before its next node.
+  /// Frees idle memory that is charged to `full`, until enough() returns true; memory that will be needed last is freed first. Called under
+  /// the governor's mutex. Does not free memory of a run in progress: such a run checks the limits itself before its next node.
   /// @return the last result of enough(), which is not called again after true; false if it was never called.
   virtual bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) = 0;
 
@@ -31,16 +31,16 @@ class MemoryKeeper {
 
 /// True if bytes charged to `account` are charged to `full` too.
 bool counts_for(const MemoryAccount& account, const MemoryAccount& full);
-/// Returns the account without room for this many more bytes that is highest in the hierarchy, from this one upwards. Null: all have room.
+/// Returns the topmost account, among this one and its parents, whose limit does not permit this many more bytes; null if all permit them.
 const MemoryAccount* account_without_room(const MemoryAccount& account, size_t size_bytes);
 
-/// Serialises how runs get memory. Each session has a governor; all sessions of a job share one. Without a limit, the mutex is not used.
+/// Lets runs take memory one after the other. Each session has a governor; a job's sessions share one. Without a limit, no run locks it.
 class Governor {
  public:
   std::mutex mutex;     ///< held while looking for memory, freeing it for others, or changing a limit
   Admission admission;  ///< guarded by `mutex`, except for methods that need none
 
-  /// @param frames  the keeper owns idle frames, which are asked first because they cost least to free.
+  /// @param frames  true if the keeper owns idle frames (memory of finished runs). They are freed first, because they cost least to free.
   void add(MemoryKeeper& keeper, bool frames);
   void remove(MemoryKeeper& keeper);
   /// Asks all keepers, except the one that calls this function, to free memory until enough() returns true. @pre the caller holds `mutex`
@@ -51,21 +51,21 @@ class Governor {
   void set_limit(MemoryAccount& account, size_t limit_bytes);
   /// Frees idle memory until the account is within its limit. @pre the caller holds `mutex`
   void keep_limit(const MemoryAccount& account);
-  /// Returns a number that changes with every limit. Any thread may call it.
+  /// Returns a number that changes whenever a limit changes. Any thread may call it.
   uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
   /// Waits until ready() returns true; ready() may throw. @throws the interruption's error, such as Error(cancelled)
   template <typename Ready>
   void wait(std::unique_lock<std::mutex>& lock, const sharing::Interruption& interruption, Ready&& ready) {
-    // Maximum time until ready() is called again, since interruptions and runs without a limit do not notify.
+    // ready() is called at least this often, because interruptions and runs without a limit do not wake this thread.
     constexpr std::chrono::milliseconds kLook{5};
     for (; !ready(); interruption.check(interruption.context)) changed_.wait_for(lock, kLook);
   }
   /// Wakes the waiting runs because memory may be free. Any thread may call it.
   void notify() { changed_.notify_all(); }
 
-  /// Lets a run proceed only while no other run of the same owner (a program or a session) does. For runs on devices, which have no pass
-  /// and are not counted by Admission.
+  /// Lets a run proceed only while no other run of the same owner (a program or a session) is in progress. Runs on devices use it, because
+  /// they have no MemoryPass and Admission does not count them.
   class Exclusive {
    public:
     /// @throws the interruption's error, such as Error(cancelled), while waiting
@@ -85,7 +85,7 @@ class Governor {
   std::list<MemoryKeeper*> keepers_;
   ForkMutex keepers_mutex_;  // fork() waits until no thread changes the list
   std::set<const void*> exclusive_owners_;
-  // A forked child lacks the threads whose runs were counted, and the thread that had locked the mutex.
+  // In a forked child, the threads of the counted runs do not exist, nor does a thread that had locked the mutex. So all state starts anew.
   const ForkReset reset_{[this] {
     renew_in_child(mutex);
     renew_in_child(changed_);

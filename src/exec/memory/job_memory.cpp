@@ -41,7 +41,7 @@ JobMemory::JobMemory(std::shared_ptr<sharing::JobState> job)
 JobMemory::~JobMemory() {
   sharing::MemoryWatch::get().remove(*this);
   report();
-  // Takes back the reported bytes only now, since tensors may outlive the sessions that made them.
+  // The reported bytes are subtracted only when this object is destroyed, since tensors may outlive the sessions that made them.
   for (const Place& place : places_) (slot().*place.in_table).fetch_sub(place.reported);
 }
 

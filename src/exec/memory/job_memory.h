@@ -27,8 +27,8 @@ class JobMemory final : public sharing::MemoryWatch::Client {
   /// The account for sessions on the host. It has the job's limit.
   const std::shared_ptr<MemoryAccount>& account() const { return account_; }
   const std::shared_ptr<MemoryAccount>& on_devices() const { return places_[0].account; }
-  /// The account for host memory of sessions on devices: values that do not fit into device memory. Such values exist before they are
-  /// charged, so this account itself has no limit; see host_limit().
+  /// The account for memory on the host of sessions that run on devices: values that do not fit into device memory. Such values exist
+  /// before their bytes are charged, so a limit of this account could not prevent them; host_limit() is checked instead.
   const std::shared_ptr<MemoryAccount>& on_host() const { return places_[1].account; }
   const std::shared_ptr<MemoryAccount>& in_files() const { return places_[2].account; }
   /// The limit for on_host() in bytes; UINT64_MAX: none.

@@ -112,8 +112,8 @@ size_t MemoryGate::Pass::arena_capacity(size_t output_bytes) const {
   return capacity;
 }
 
-// Called when a node allocates. Frees idle memory first, then waits for other runs. If none can be expected to free memory, exceeding the
-// limit is allowed up to the highest limit during this run.
+// Called when a node allocates. Frees idle memory first, then waits for other runs. If no run can be expected to free memory, the node may
+// exceed the present limit, but not the highest limit that was set during this run.
 bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) {
   Governor& governor = gate_.governor();
   std::unique_lock lock(governor.mutex);
@@ -138,7 +138,7 @@ bool MemoryGate::Pass::charge(MemoryAccount& account, MemoryClass memory_class, 
   return true;
 }
 
-// Finds the highest account in the hierarchy without room for the run. @pre the caller holds the governor's mutex
+// Finds the topmost account, among the session's and its parents, with too little room for the run. @pre the governor's mutex is held
 MemoryGate::Pass::Shortage MemoryGate::Pass::find_shortage(size_t bytes, size_t later_bytes) const {
   Shortage shortage;
   for (const MemoryAccount* account = &gate_.account(); account; account = account->parent().get()) {
@@ -171,8 +171,8 @@ std::unique_lock<std::mutex> MemoryGate::Pass::admit(size_t bytes, size_t later_
   if (!find_room()) bytes += let_go();
   run_.queue();
   governor.wait(lock, interruption, [&] {
-    // Asks expects_others() before and after find_room(): a run that ends in between frees memory, and a run that begins may have taken an
-    // idle frame.
+    // expects_others() is read before and after find_room(). A run that ends in between frees memory, and a run that begins in between may
+    // have taken an idle frame.
     const bool is_worth_waiting = run_.expects_others();
     if (find_room()) return true;
     const Shortage shortage = find_shortage(bytes, later_bytes);

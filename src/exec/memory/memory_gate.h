@@ -23,7 +23,7 @@ class HighestLimits {
  public:
   explicit HighestLimits(const MemoryAccount& account) : account_(account) {}
 
-  /// Raises the recorded limits to the present ones.
+  /// Raises each recorded limit to the present limit if that is higher.
   void note();
   /// True if the highest limits leave room for this many more bytes.
   bool leave_room_for(size_t size_bytes) const;
@@ -36,7 +36,7 @@ class HighestLimits {
   std::array<std::atomic<size_t>, kMostAccounts> limits_{};
 };
 
-/// Each session has one.
+/// Admits the runs of one session.
 class MemoryGate final : MemoryKeeper {
  public:
   /// @param memory  runs allocate from this context; its account has the limit.
@@ -65,7 +65,7 @@ class MemoryGate final : MemoryKeeper {
   const std::unique_ptr<Governor> own_;  // used by a session without a job
 };
 
-/// The pass of one run. It must end after the run has freed its memory, on the thread that made it.
+/// The MemoryPass of one run. It must be destroyed after the run has freed its memory, on the thread that made it.
 class MemoryGate::Pass final : public MemoryPass, MemoryRoom {
  public:
   /// @param ends_by_itself  false: the caller may stop and continue the run at any time, so no other run waits for it.
@@ -87,8 +87,8 @@ class MemoryGate::Pass final : public MemoryPass, MemoryRoom {
 
  private:
   struct Shortage {
-    const MemoryAccount* account = nullptr;  // the account without room; null: all have room
-    size_t taken_bytes = 0;                  // bytes in use of `account`
+    const MemoryAccount* account = nullptr;  // the account with too little room; null: no account lacks room
+    size_t taken_bytes = 0;                  // bytes charged to `account` or promised to runs
   };
 
   bool charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) override;

@@ -26,9 +26,9 @@ struct MemoryNeed {
 class MemoryPass {
  public:
   virtual ~MemoryPass() = default;
-  /// True if the run may reorder its nodes, because no caller stops it between two of them.
+  /// Returns true if the run may reorder its nodes, because no caller stops it between two of them.
   virtual bool may_reorder() const = 0;
-  /// Returns the bytes that the limits leave for the arena, in addition to weights and outputs of this size. SIZE_MAX: no limit.
+  /// Returns the size in bytes that the limits leave for the arena, after weights and outputs of the given size. SIZE_MAX: no limit.
   virtual size_t arena_capacity(size_t output_bytes) const = 0;
   /// Waits until this many more bytes are free. While the caller holds the returned lock, no other run can take them.
   /// @param later_bytes   bytes that the run's nodes will allocate; runs admitted later leave them free.
@@ -53,7 +53,7 @@ class MemoryPass {
   virtual void moved(size_t size_bytes, uint64_t took_ns) { (void)size_bytes, (void)took_ns; }
 };
 
-/// Returns the context for an AllocationScope around a node. @param pass  null: the run has no limit
+/// Returns the context that a run's nodes allocate from, for an AllocationScope around a node. @param pass  null: the run has no limit
 inline const AllocationContext* context_in_nodes(const MemoryPass* pass) {
   const AllocationContext* own = pass ? pass->in_nodes() : nullptr;
   return own ? own : AllocationScope::current();

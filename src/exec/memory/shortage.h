@@ -31,9 +31,9 @@ std::string quoted(const std::vector<std::string>& names);
 
 enum class Details : uint8_t { always, if_none };  ///< when to append details; if_none: only to an error without details
 
-/// Rethrows the current exception; if memory ran out, with these details appended. Call it in a catch clause.
+/// Rethrows the current exception. If it says that memory ran out, appends these details to its text. Call it in a catch clause.
 /// @param details  returns lines; if it throws, the original error is rethrown.
-/// @param where    the operation, for an error that does not name one
+/// @param where    the name of the operation, used if the error does not name one
 [[noreturn]] void rethrow_with_memory(const std::function<std::string(const OutOfMemory&)>& details,
                                       std::string_view where = "before the first node of a run", Details details_are = Details::always);
 

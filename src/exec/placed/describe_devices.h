@@ -11,7 +11,7 @@
 namespace treadle::exec {
 
 /// Lists the memory account, the arena, values and weights of each device, the largest values, and what would need less memory.
-/// Call it when no work of the run is under way.
+/// Call it when the run has no work in progress on any device.
 /// @param failed  the instruction that ran out of memory; kNoInstruction if the run had not begun.
 /// @return lines of text
 std::string describe_devices(const PlacedMemory& memory, const PlacedValues& values, const RunState& state, const RunControl& control,

@@ -22,7 +22,7 @@ std::vector<size_t> DeviceArenas::sizes_in(const Arena& arena, IdSpan<BufferId, 
   return sizes;
 }
 
-// Plans offsets such that no locations share bytes, for arenas that consist of addresses without memory.
+// Gives each location bytes that no other location shares. Used where an arena reserves only addresses, so that its size costs no memory.
 memory::ArenaPlan DeviceArenas::plan_apart(std::span<const size_t> sizes) {
   memory::ArenaPlan made;
   for (const size_t size : sizes) {
@@ -48,7 +48,7 @@ size_t DeviceArenas::planned_bytes(int device, IdSpan<BufferId, const size_t> bu
 
 bool DeviceArenas::place(const Binding& binding, Room room) {
   if (generation_ == binding.generation()) return false;
-  generation_ = 0;  // if memory runs out below, addresses_ is wrong for the earlier binding, too
+  generation_ = 0;  // if memory runs out below, addresses_ no longer matches any binding
   for (size_t d = 0; d < arenas_.size(); ++d) {
     const Arena& arena = arenas_[d];
     std::vector<size_t> sizes = sizes_in(arena, binding.buffer_sizes());

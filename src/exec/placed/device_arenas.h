@@ -19,12 +19,11 @@ class DeviceArenas {
  public:
   explicit DeviceArenas(const PlacedSteps& steps);
 
-  /// Gives every planned location an address. An arena that is large enough is used again. If no value has grown, its offsets are used
-  /// again, too.
-  /// @return true if the binding is another one than at the last call
+  /// Gives every planned location an address. Reuses an arena that is large enough. If no value has grown, reuses the arena's offsets too.
+  /// @return true if the binding (the plan for the present extents) is not the one of the last call
   /// @throws Error(resource_exhausted)
   bool place(const Binding& binding, Room room);
-  /// Returns a number that changes if a location may get another address with the same binding.
+  /// Returns a number that changes whenever locations may have other addresses although the binding is the same.
   uint64_t generation() const { return renewals_; }
   /// Frees all arenas.
   void trim() noexcept;
@@ -42,7 +41,7 @@ class DeviceArenas {
     std::vector<LocationId> locations;   // all planned locations of the device
     std::vector<size_t> sizes, offsets;  // per location, in bytes: planned size, and offset in the arena
     std::shared_ptr<Storage> storage;
-    bool planned_before = false;  // true if offsets have been planned for an earlier binding
+    bool planned_before = false;  // true if offsets have been planned before, for other extents
   };
 
   void renew(int device, std::vector<size_t> sizes, Room room);

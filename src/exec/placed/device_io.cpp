@@ -56,7 +56,7 @@ void Crossings::find_readers(const PlacedSteps& steps) {
 
 void Crossings::find_same_bytes(const PlacedSteps& steps) {
   const Program& program = steps.program();
-  IdVector<SlotId, SlotId> same_as(program.slots().size(), kNoSlot);  // by root slot: the root slot of which it is a view, made by a kernel
+  IdVector<SlotId, SlotId> same_as(program.slots().size(), kNoSlot);  // for a view: the root slot with the same bytes
   IdVector<SlotId, int> writers(program.slots().size(), 0);
   IdVector<SlotId, StepId> first_copy(program.slots().size(), kNoStep);
   first_of_same.assign(steps.plan().steps.size(), kNoStep);
@@ -129,7 +129,7 @@ void DeviceIo::choose_outputs(std::span<const Datum> bound, std::vector<OutputMe
     const SlotId root = steps_.slot(outputs[k]).root;
     const LocationId at = crossings_.only_for_caller[root];
     if (at == kNoLocation || !is_wanted(k)) continue;
-    // An output that is a view, or shares its bytes with another output, can stay only in memory that the run makes.
+    // An output that is a view, or that shares its bytes with another output, can stay on the device only in memory allocated by the run.
     bool stays = outputs[k] == root || !has_memory(k);
     for (size_t other = 0; other < outputs.size(); ++other)
       if (other != k && steps_.slot(outputs[other]).root == root) stays &= is_wanted(other) && !has_memory(k) && !has_memory(other);
@@ -160,7 +160,7 @@ Tensor DeviceIo::new_memory(const Stay& stay, int maker, DType dtype, const Shap
   const size_t bytes = size_bytes(dtype, shape.num_elements());
   const size_t with_room = stay.grows ? bytes + room_to_grow(bytes, stay.has_grown) : bytes;
   Tensor made(dtype, shape, memory_.allocate(maker, with_room));
-  memory_.reach(maker, made.raw(), with_room);  // makes the memory that copies find at these addresses
+  memory_.reach(maker, made.raw(), with_room);  // backs these addresses with memory, which later copies need
   return made;
 }
 
@@ -173,7 +173,7 @@ Tensor DeviceIo::memory_to_copy_to(LocationId at, int maker, DType dtype, const 
 }
 
 Tensor DeviceIo::memory_to_make(LocationId made, DType dtype, const Shape& shape) {
-  if (memory_.residency()) return {};  // a value that may move is made in memory of its own, and copied at the end
+  if (memory_.residency()) return {};  // with a Residency, values may move: each is made in memory of its own, and copied at the end
   const auto found = staying_.find(crossings_.copied_to[made]);
   if (found == staying_.end()) return {};
   Stay& stay = found->second;
@@ -181,7 +181,7 @@ Tensor DeviceIo::memory_to_make(LocationId made, DType dtype, const Shape& shape
   stay.made = behind_feed(stay, made, dtype, shape);
   if (stay.made.defined()) return stay.made;
   stay.made = given_memory(stay, maker, dtype, shape);
-  if (stay.made.defined() && stay.made.storage()->device().get() != &steps_.device(maker)) {  // a copy can get there
+  if (stay.made.defined() && stay.made.storage()->device().get() != &steps_.device(maker)) {  // only a copy can write to another device
     stay.made = Tensor();
     return {};
   }
@@ -197,8 +197,8 @@ Tensor DeviceIo::memory_to_make(LocationId made, DType dtype, const Shape& shape
   return stay.made;
 }
 
-// Returns the memory of the input that the output begins with, if there is enough. The step that makes the output leaves the input's
-// elements as they are. But it declares that it writes the whole output, so it must be ordered with all steps that read the input.
+// Returns the memory of the input that the output begins with, if the memory is large enough. The step that makes the output does not
+// change the input's elements. But it declares that it writes the whole output, so it must be ordered with all steps that read the input.
 Tensor DeviceIo::behind_feed(const Stay& stay, LocationId made, DType dtype, const Shape& shape) const {
   if (stay.appends_to == kNoSlot) return {};
   const Datum& feed = state_.held(stay.appends_to);
@@ -217,7 +217,7 @@ Tensor DeviceIo::behind_feed(const Stay& stay, LocationId made, DType dtype, con
   return Tensor(dtype, shape, tensor.storage());
 }
 
-// Returns true if all steps that read the feeds in the memory come before the step that writes it, or if that step may compute in place.
+// Returns true if the step that makes the value may overwrite this memory: no step reads a feed in it afterwards, or it computes in place.
 bool DeviceIo::may_write_over_feeds(LocationId made, const Tensor& memory) const {
   const StepId writer = crossings_.maker[made];
   if (writer == kNoStep) return false;
@@ -230,7 +230,7 @@ bool DeviceIo::may_write_over_feeds(LocationId made, const Tensor& memory) const
     const Datum& feed = state_.held(input);
     if (!feed.is_tensor() || is_apart(feed.tensor())) return true;
     if (steps_.slot(input).is_output) return false;
-    const auto is_handed_over = [&](const StreamPlan::Step& step) {  // the step hands the feed over to the device on which it is
+    const auto is_handed_over = [&](const StreamPlan::Step& step) {  // a copy without work: the feed is on that device already
       return step.is_copy() && steps_.location(step.source).memory == StreamPlan::Location::Memory::given &&
              steps_.location(step.target).device == steps_.location(made).device;
     };
@@ -243,7 +243,7 @@ bool DeviceIo::may_write_over_feeds(LocationId made, const Tensor& memory) const
   });
 }
 
-// Returns true if the step that makes the value may write it in place of this input.
+// Returns true if the step that makes the value may compute it in place, in the memory of this input.
 bool DeviceIo::may_take_over(LocationId made, SlotId input) const {
   const StreamPlan::Step& step = steps_[crossings_.maker[made]];
   if (step.is_copy()) return false;

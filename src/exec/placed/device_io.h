@@ -41,31 +41,30 @@ class DeviceIo {
   /// All arguments must outlive this object.
   DeviceIo(const Crossings& crossings, const PlacedMemory& memory, const RunState& state, const RunControl& control);
 
-  /// Returns the feed as the run reads it. It stays on its device if only copies read it, and all devices of the run can copy from there;
-  /// otherwise this copies it to the host.
+  /// Returns the feed in the memory in which the run will read it. A feed on a device stays there if the run only copies it and all devices
+  /// of the run can copy from that device; otherwise this function copies it to the host.
   Datum take_feed(size_t input, const Datum& feed);
   static Datum from_device(Datum value);
-  /// Decides at the start of a run which outputs stay on the device that makes them. An output stays if the caller wants or accepts it
-  /// there and no step reads its copy on the host. The step that would copy it to the host copies it within the device instead. All other
-  /// outputs go to the host.
+  /// Decides at the start of a run which outputs stay on the device that makes them. An output stays if the caller accepts it on the device
+  /// and no step reads its copy on the host. The copy to the host then becomes a copy within the device. All other outputs go to the host.
   /// @param memory  one per output, or empty. Sets `made_in_run` for outputs that stay.
   void choose_outputs(std::span<const Datum> bound, std::vector<OutputMemory>& memory);
 
-  /// Returns true if the copy to this location on the host is made within the device instead.
+  /// Returns true if the output at this location on the host stays on a device: its copy is made within the device instead.
   bool stays(LocationId at) const { return staying_.contains(at); }
-  /// Returns true if the output that stays may be in the memory in which it was made, because the caller has bound no other.
+  /// Returns true if the caller can receive the memory that the kernel wrote, because the caller has bound no other memory to the output.
   bool takes_over(LocationId at, const Tensor& made) const {
     const auto found = staying_.find(at);
     return found != staying_.end() && (!found->second.is_bound || found->second.made.storage() == made.storage());
   }
   /// Returns the memory in which a kernel makes the value at a location on a device. Undefined if no output stays there, or if the caller's
-  /// memory is on another device, into which only a copy may write. The memory is the caller's if it is large enough. If a feed lies in it,
-  /// either no step may read the feed after the output is made, or the output must begin with the feed. Otherwise the memory is new.
+  /// memory is on another device, which only a copy can write. The caller's memory is used if it is large enough and holds no feed that is
+  /// still needed; the output may also follow a feed that it begins with. Otherwise the memory is newly allocated.
   /// @throws Error(resource_exhausted)
   Tensor memory_to_make(LocationId made, DType dtype, const Shape& shape);
   /// Returns the memory for an output that stays on a device after a copy there. @param maker  the device that has made the value
   Tensor memory_to_copy_to(LocationId at, int maker, DType dtype, const Shape& shape);
-  /// Returns the memory in which the run's earlier copies to the host have put the bytes that this copy copies; undefined if there is none.
+  /// Returns the host memory to which an earlier copy of this run has already copied the same bytes; undefined if there is none.
   Tensor same_on_host(StepId copy) const;
   void note_on_host(StepId copy, const Tensor& tensor);
   void clear() noexcept;
@@ -74,9 +73,9 @@ class DeviceIo {
   struct Stay {
     Tensor given;                 // the caller's memory for the output; undefined if there is none
     bool is_bound = false;        // true if the output must be in that memory in the end
-    bool grows = false;           // true if the caller will offer its memory again, for an output that may be larger
-    bool has_grown = false;       // an argument of room_to_grow(): true if the caller has given memory or the output begins with an input
-    SlotId appends_to = kNoSlot;  // an input with which the output begins, and after whose end the memory may be written
+    bool grows = false;           // true if the caller will pass this memory again for an output that may be larger
+    bool has_grown = false;       // true if the caller has given memory or the output begins with an input (see room_to_grow())
+    SlotId appends_to = kNoSlot;  // an input that the output starts with; new elements may follow it in its memory
     Tensor made;                  // the memory that memory_to_make() has returned
   };
 
@@ -94,7 +93,7 @@ class DeviceIo {
   const RunControl& control_;
   std::unordered_map<LocationId, Stay> staying_;      // outputs that stay on a device, by their location on the host
   std::unordered_map<StepId, Tensor> on_host_;        // copies on the host, by Crossings::first_of_same
-  std::vector<std::shared_ptr<const void>> watches_;  // handles by which the access checks know the caller's memory on devices
+  std::vector<std::shared_ptr<const void>> watches_;  // keep the caller's device memory registered with the access checks
 };
 
 }  // namespace treadle::exec

@@ -12,7 +12,7 @@
 namespace treadle::exec {
 
 struct DeviceMemory {
-  /// @param of_job  the memory account of the job, to which bytes are charged as well; null if the session belongs to no job
+  /// @param of_job  the job's memory, to which bytes are charged too; null if the session belongs to no job
   /// @param limited true if the session has a limit. Then every step needs all values that it uses in its device's memory
   /// @param in_folder  the folder for values that are written to a file; empty: the system's temporary folder
   explicit DeviceMemory(std::shared_ptr<JobMemory> of_job = nullptr, bool limited = false, std::string in_folder = {});

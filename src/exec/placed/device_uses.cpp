@@ -34,7 +34,7 @@ void DeviceUses::add_kernel(const StreamPlan::Step& step, int device, SharedPack
   if (steps_.device_of(step) == device && (instruction.versioned >= 0 || has_packed)) used.push_back(packed_unit(instruction, shared));
 }
 
-// Kernels that share a packed block share the block's unit. A block that depends on parameters belongs to one kernel, which packs it anew
+// Kernels that share a packed block of weights share its unit. A block packed from parameters belongs to one kernel, which packs it anew
 // for every version of the parameters.
 UnitId DeviceUses::packed_unit(const Instruction& instruction, SharedPacked& shared) {
   if (instruction.versioned < 0) {

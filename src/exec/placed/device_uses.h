@@ -33,7 +33,7 @@ class DeviceUses {
   std::span<const UnitId> at(size_t position) const { return at_[position]; }
   bool is_used_at(size_t position, UnitId unit) const;
   /// Returns the position of the first use after `position`, or INT64_MAX if there is none. @param lasting  true if the next run uses the
-  /// unit again; that use counts as well, with its position counted on from the end of this run
+  /// unit again. That use counts too; its position is the number of steps of this run plus its position in the next one.
   int64_t next_use(UnitId unit, size_t position, bool lasting) const;
   /// Returns the size of the unit in bytes, or 0 if its extents are only known in the run.
   size_t size_bytes(UnitId unit, const Binding& binding) const;

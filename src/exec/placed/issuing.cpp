@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kMostInGroup = 16;  // limit of the steps in a group; a changed memory limit is kept from the next group on
+constexpr size_t kMostInGroup = 16;  // maximum number of steps in a group; a changed memory limit applies from the next group on
 
 }  // namespace
 
@@ -148,8 +148,8 @@ void Issuing::issue(std::span<const StepId> bulk) {
   else
     issue_kernels(bulk, queue);
   if (control_.recording.recorder) record_launches(bulk, since);
-  // Observers and caches read a node's outputs right after it, so that the host waits for every step. It also waits for copies: before the
-  // next node runs, an observer may read operands that a copy brings to the host.
+  // Observers and caches read a node's outputs right after the node, so the host waits for every step. It also waits for copies, because an
+  // observer may read the operands of the next node before that node runs, and a copy may bring them to the host.
   const bool host_waits = steps_[bulk.back()].host_waits || cached || control_.observer;
   streams_.record_behind(bulk.back(), host_waits);
   const bool makes_shapes = !first.is_copy() && steps_.instruction(first).dynamic;
@@ -161,8 +161,8 @@ void Issuing::issue(std::span<const StepId> bulk) {
 void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
   const Instruction& instruction = steps_.instruction(steps_[bulk.front()]);
   if (!instruction.bodies.empty()) {
-    // This thread issues the runs of the bodies. So it first waits for the stream, which waits for all steps on which the instruction
-    // depends.
+    // The bodies' steps are issued by this thread. So it first waits for the stream, which waits for all steps that the instruction depends
+    // on.
     const Stream::Work work = work_.kernel(bulk.front(), queue);
     queue.synchronize();
     return work();
@@ -179,7 +179,7 @@ void Issuing::issue_kernels(std::span<const StepId> bulk, Stream& queue) {
   for (const StepId s : bulk) values_.keep(steps_.operands(steps_[s]), queue);
 }
 
-// Work of single kernels checks whether the run is to stop. Recorded work does not, so this function checks it before the work is
+// The work of a single kernel checks whether the run is to stop. Recorded work does not check this, so the check comes before it is
 // submitted.
 bool Issuing::submit_again(std::span<const StepId> bulk, Stream& queue) {
   try {

@@ -19,9 +19,9 @@
 namespace treadle::exec {
 
 /// A bulk is a sequence of steps that is issued as one piece of work (PlacedSteps::bulk_from). Normally the host issues bulks without
-/// waiting for earlier ones. It issues single steps, each after the step before has ended, if an observer or a cache reads the outputs of
-/// each node, or if the job decides when a node may run. Under a memory limit, the host issues a group of steps whose values fit into the
-/// memory together, and then waits for all of them.
+/// waiting for earlier ones. It waits after each single step if an observer or a cache reads the outputs of each node, or if the job
+/// decides when a node may run. Under a memory limit, the host issues a group of steps whose values fit into the memory together, and then
+/// waits for all of them.
 class Issuing {
  public:
   /// All arguments belong to one run and must outlive this object.
@@ -58,7 +58,7 @@ class Issuing {
   const RunControl& control_;
   FirstError& error_;
   RecordedBulks recorded_;
-  std::vector<StepId> group_;  // the steps of the present group, issued under a memory limit, that may be under way
+  std::vector<StepId> group_;  // the steps of the present group that may still be running; groups exist only under a memory limit
 };
 
 }  // namespace treadle::exec

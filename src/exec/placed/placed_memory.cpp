@@ -11,13 +11,13 @@ PlacedMemory::PlacedMemory(ProgramMemory& of_program, const RunStreams& streams,
 }
 
 void PlacedMemory::keep_to_limits() {
-  residency_.reset();  // the old one waits for its moves to end
+  residency_.reset();  // the destructor waits for moves that have not ended
   residency_ = std::make_unique<Residency>(steps_, of_program_.of_session());
 }
 
 void PlacedMemory::begin(const Binding& binding) {
   if (constants_ && constants_->parameters() != binding.parameters()) {
-    if (residency_) keep_to_limits();  // destroys the old Residency, which waits for its moves, before the constants' memory is freed
+    if (residency_) keep_to_limits();  // waits for moves that have not ended, before the constants' memory is freed
     constants_.reset();
   }
   if (!residency_ && !begin_without_limits(binding)) {
@@ -39,8 +39,8 @@ void PlacedMemory::begin(const Binding& binding) {
   renew_arenas();
 }
 
-// Places arenas and constants in the devices' own memory. @return false if a device has too little memory and a device has a bus to the
-// host's memory
+// Places arenas and constants in the devices' own memory. @return false if a device has too little memory and some device can use the
+// host's memory over a bus
 bool PlacedMemory::begin_without_limits(const Binding& binding) {
   try {
     const bool is_new = arenas_.place(binding, Room::on_device);

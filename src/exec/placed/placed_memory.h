@@ -22,15 +22,15 @@ class PlacedMemory {
   const ProgramMemory& of_program() const { return of_program_; }
   const PlacedSteps& steps() const { return steps_; }
 
-  /// Called at the start of a run: gives planned values and constants their addresses. If a device is too small for all of them but reaches
-  /// the host's memory, this run and later ones treat its size as a limit (Residency).
+  /// Called at the start of a run: gives planned values and constants their addresses. If they do not fit into a device that can use the
+  /// host's memory, this run and later ones treat the device's size as a limit (Residency).
   /// @throws Error(resource_exhausted)
   void begin(const Binding& binding);
   void end() noexcept;
   /// Frees the arenas. Called between runs.
   void trim() noexcept { arenas_.trim(); }
 
-  /// Returns null if the run keeps to no limit.
+  /// Returns the object that moves values between memories; null if the run has no limit to keep.
   Residency* residency() const { return residency_.get(); }
   const DeviceArenas& arenas() const { return arenas_; }
   /// Returns the device's copy of a constant; undefined for other locations. @pre has_constants()
@@ -38,14 +38,14 @@ class PlacedMemory {
   bool has_constants() const { return constants_ != nullptr; }
   /// Allocates new memory on a device. @throws Error(resource_exhausted)
   std::shared_ptr<Storage> allocate(int device, size_t size_bytes) const;
-  /// Returns the address at which work enqueued now finds memory of a device (Bus::reach). @throws Error(resource_exhausted)
+  /// Returns the present address of memory of a device, for work that is enqueued now (Bus::reach). @throws Error(resource_exhausted)
   std::byte* reach(int device, std::byte* data, size_t size_bytes) const;
 
-  /// Returns the session's allocator, which must be told when bytes of an arena are reused; null if the session has none, or if values move
-  /// between memories.
+  /// Returns the session's allocator, which must be told when bytes of an arena are reused. Null if the session has none, or if a Residency
+  /// moves values between memories.
   Allocator* allocator() const;
-  /// Returns the ranges of the arena for values and scratch memory that this step is the first one to use. The allocator is told before the
-  /// step writes them. Empty if there is no allocator to tell, or if the host cannot write to the device's memory.
+  /// Returns the arena ranges of values and scratch memory that this step is the first to use. The allocator is told of these ranges before
+  /// the step writes them. Empty if there is no allocator to tell, or if the host cannot write to the device's memory.
   std::vector<std::span<std::byte>> newly_used(StepId step, const Binding& binding) const;
 
  private:

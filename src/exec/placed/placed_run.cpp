@@ -48,7 +48,7 @@ void PlacedRun::start(std::span<const Datum> feeds, std::span<const Datum> bound
   clear();
   control_ = control;
   control_.stop.check();
-  control_.memory.pass = nullptr;  // a memory pass only limits an arena on the host, which this run does not use
+  control_.memory.pass = nullptr;  // a MemoryPass limits only an arena on the host, which this run does not use
   control_.feeds.kept = true;      // feeds are still read while outputs are written
   control_.feeds.on_devices = true;
   nodes_.begin();
@@ -78,14 +78,14 @@ void PlacedRun::rethrow_with_memory(Describe&& describe) {
   exec::rethrow_with_memory([&](const OutOfMemory&) { return describe(); });
 }
 
-// Checks the feeds, finds the binding, and makes memory for the outputs on the host.
+// Checks the feeds, finds the binding for their extents, and makes memory for the outputs on the host.
 void PlacedRun::bind(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory,
                      std::span<const int64_t> parent_values) {
   std::vector<Datum> taken;
   for (size_t i = 0; i < feeds.size(); ++i) taken.push_back(io_.take_feed(i, feeds[i]));
   std::vector<OutputMemory> beside_feeds(memory.begin(), memory.end());
   io_.choose_outputs(bound, beside_feeds);
-  for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;  // other outputs are copied to the host
+  for (OutputMemory& output : beside_feeds) output.appends_to = output.grows_from = -1;  // any other output is copied to the host
   state_.set_uses_arena(control_.observer != nullptr);                                   // observers read values on the host
   feeds_.bind(taken, parent_values, control_, state_);
   outputs_.begin(bound, beside_feeds, control_.feeds.kept);
@@ -121,7 +121,7 @@ void PlacedRun::move_feed(size_t input, const Datum& value) {
   FeedBinder::move(program_.input_slots()[input], DeviceIo::from_device(value), state_);
 }
 
-// An output is complete if no later step writes it on the host.
+// An output on the host is complete if none of the remaining steps writes it.
 bool PlacedRun::has_output(size_t k) const {
   const SlotId root = steps_.slot(program_.output_slots()[k]).root;
   if (steps_.slot(root).location == LocationKind::feed) return state_.held(root).defined();
@@ -151,7 +151,7 @@ size_t PlacedRun::steps_left() const {
   return cursor_.steps_left([&](size_t position) { return steps_.is_yield(steps_.at(position)); });
 }
 
-// Includes the copies of the instruction's outputs to the host, if they are outputs of the run.
+// Also counts the copies that bring the instruction's outputs to the host, if these are outputs of the run.
 size_t PlacedRun::steps_through(InstructionId instruction) const {
   size_t end = cursor_.next();
   std::span<const LocationId> made;

@@ -1,4 +1,4 @@
-// A run over devices. The host issues work ahead to all streams. It waits at the end, at a Yield, and for extents that depend on data.
+// A run over several devices. The host enqueues work without waiting, except at the end, at a Yield, and for extents that depend on data.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@
 
 namespace treadle::exec {
 
-/// Each run has its own streams, events and arenas, so that several runs of a program may be in flight.
+/// Each run has its own streams, events and arenas, so that several runs of a program may be in progress at the same time.
 class PlacedRun final : public Run {
  public:
   explicit PlacedRun(PlacedSchedule& owner);
@@ -42,7 +42,7 @@ class PlacedRun final : public Run {
   bool has_output(size_t k) const override;
   Datum output(size_t k) const override { return outputs_.output(k); }
   Datum take_output(size_t k) override;
-  /// A step is a kernel or a copy, in the order of issue. When this returns, all devices have done the steps so far.
+  /// A step is a kernel or a copy; steps are counted in the order of issue. Returns once all devices have completed the steps.
   bool advance(size_t steps = SIZE_MAX) override;
   size_t steps_left() const override;
   size_t steps_through(InstructionId instruction) const override;
@@ -75,7 +75,7 @@ class PlacedRun final : public Run {
   const PlacedSteps& steps_;
   const Program& program_;
   RunControl control_;
-  RunState state_;  // the run's feeds, binding, and outputs on the host
+  RunState state_;  // feeds, binding, and outputs on the host
   FeedBinder feeds_;
   OutputStore outputs_;
   NodeRunner nodes_;

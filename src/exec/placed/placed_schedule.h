@@ -18,7 +18,7 @@ class PlacedRun;
 
 class PlacedSchedule {
  public:
-  /// @param plan    made for the plans' program and these devices; must outlive this object, like all references.
+  /// @param plan    made for the program of `plans` and these devices. All references must outlive this object.
   /// @param memory  the session's account and limit; null if there is no limit.
   PlacedSchedule(Plans& plans, FramePool& frames, std::span<const std::shared_ptr<Device>> devices, const StreamPlan& plan,
                  const std::shared_ptr<DeviceMemory>& memory);
@@ -45,10 +45,10 @@ class PlacedSchedule {
   RunPool<PlacedRun> runs_;
 };
 
-/// Runs bodies of If, Loop and Scan on the devices. If no limit has to be kept, their operands and results need not go through the host.
+/// Runs bodies of If, Loop and Scan on the devices. Without a memory limit, operands and results of the bodies can stay on the devices.
 class PlacedBodies final : public BodyRunner {
  public:
-  /// @param memory  the surrounding run's. Both must outlive this object.
+  /// @param memory  the memory of the surrounding run. Both arguments must outlive this object.
   PlacedBodies(PlacedSchedule& schedule, const PlacedMemory& memory) : schedule_(schedule), memory_(memory) {}
   void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
            std::span<const int64_t> parent_values, size_t looked_at) override;

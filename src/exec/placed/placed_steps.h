@@ -1,4 +1,4 @@
-// Tells to which instructions, devices and locations the steps of a stream plan refer, and in which order steps are issued.
+// Tells which instruction, device and locations each step of a stream plan refers to, and in which order steps are issued.
 #pragma once
 
 #include <cstdint>

@@ -46,7 +46,7 @@ Datum PlacedValues::value(LocationId at, SlotId slot) const {
   return as_slot(at, slot, is_copied ? reached(location.device, memory_.constant(at)) : constant);
 }
 
-// Returns the value at the address at which work finds it now.
+// Returns the value with its present address, at which work that is enqueued now can use it.
 Datum PlacedValues::reached(int device, const Datum& datum) const {
   if (!datum.is_tensor()) return datum;
   const Tensor& tensor = datum.tensor();
@@ -106,7 +106,7 @@ void PlacedValues::hold(LocationId at, Datum made) {
   if (device == DevicePlacement::kHost || !made.is_tensor() || lies_on(made.tensor(), device))
     return set(at, made.is_tensor() ? Datum(movable(made.tensor())) : std::move(made), /*tracked=*/device != DevicePlacement::kHost,
                /*from_host=*/false);
-  const bool is_elsewhere = made.tensor().storage()->device() != nullptr;  // on another device, as a branch's result may be
+  const bool is_elsewhere = made.tensor().storage()->device() != nullptr;  // on another device, for example a result of a branch
   const Tensor source = is_elsewhere ? made.tensor().clone() : made.tensor().contiguous();
   Tensor copy = allocate(device, source.dtype(), source.shape());
   streams_.copy_now(device, memory_.reach(device, copy.raw(), copy.size_bytes()), source.raw(), source.size_bytes(),
@@ -138,7 +138,7 @@ Tensor PlacedValues::allocate_reached(int device, DType dtype, const Shape& shap
   return Tensor(dtype, shape, std::move(storage));
 }
 
-// Undoes allocate_reached(): returns the tensor at the address that it keeps when it moves.
+// Undoes allocate_reached(): returns the tensor with the fixed address, which stays the same when the memory moves.
 Tensor PlacedValues::movable(const Tensor& made) const {
   const auto found = blocks_.find(made.storage().get());
   // An entry may belong to an earlier storage object that had the same address.
@@ -161,8 +161,8 @@ void PlacedValues::keep(std::span<const LocationId> locations, Stream& queue) co
   if (!kept.empty()) queue.enqueue_release([kept = std::move(kept)] {});
 }
 
-// Counts the steps that access each location and have not been issued. The plan's order does not tell which of them is issued last, because
-// a bulk is issued as a whole, before steps of other streams that the plan has between the bulk's steps.
+// Counts down the steps that access each location and have not been issued. The plan's order does not tell which step is issued last: a
+// bulk is issued as a whole, before steps of other streams that stand between the bulk's steps in the plan.
 void PlacedValues::let_go(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   if (step.is_copy()) {
@@ -171,7 +171,7 @@ void PlacedValues::let_go(StepId s, Stream& queue) {
     return;
   }
   const auto at = steps_.operands(step);
-  for (size_t k = 0; k < at.size(); ++k)  // an operand may occur twice, but counts once
+  for (size_t k = 0; k < at.size(); ++k)  // a location may be several operands of the step, but the step counts once
     if (std::find(at.begin(), at.begin() + static_cast<ptrdiff_t>(k), at[k]) == at.begin() + static_cast<ptrdiff_t>(k)) drop(at[k], queue);
 }
 
@@ -180,10 +180,10 @@ void PlacedValues::drop(LocationId at, Stream& queue) {
   Place& place = places_[at];
   if (--place.steps_left > 0) return;
   const int device = steps_.location(at).device;
-  // Outputs are kept until the run's end.
+  // Outputs of the run are kept until its end.
   if (device == DevicePlacement::kHost && steps_.slot(steps_.location(at).slot).is_output) return;
-  // So is a device's value whose last reader is control flow on the host: the host's stream does not wait for copies of the value that the
-  // device may still be doing.
+  // A device's value whose last reader is control flow on the host is kept too: the device may still be copying the value, and the host's
+  // stream does not wait for that.
   if (device != DevicePlacement::kHost && &queue.device() == &steps_.device(DevicePlacement::kHost)) return;
   if (place.datum.defined()) {
     auto datum = std::make_shared<Datum>(std::move(place.datum));

@@ -15,9 +15,9 @@
 
 namespace treadle::exec {
 
-/// A location (StreamPlan::Location) is the place of a value on one device. A slot is a value of the program; several slots may share the
-/// bytes of one slot, their root, as views of it. The memory of a location is planned (in an arena), held (allocated in the run), given (a
-/// feed, or a value known before the run, in the host's memory) or that of a constant.
+/// A location (StreamPlan::Location) is the copy of a value on one device. A slot is a value of the program; views share the bytes of
+/// another slot, their root. The memory of a location is planned (in an arena), held (allocated in the run), given (a feed, or a value
+/// known before the run, in the host's memory) or that of a constant.
 class PlacedValues {
  public:
   /// @param state  has the run's binding and feeds, and its outputs on the host.
@@ -27,7 +27,7 @@ class PlacedValues {
   void begin();
   void clear() noexcept;
 
-  /// Returns a slot's value at a location, undefined if no step has made it. The tensor may refer to the run's memory without owning it.
+  /// Returns a slot's value at a location; undefined if no step has made it. The tensor may refer to the run's memory without owning it.
   Datum value(LocationId at, SlotId slot) const;
   /// Returns the value at a held location, with the type and shape of the root slot.
   const Datum& held(LocationId at) const { return places_[at].datum; }
@@ -41,7 +41,7 @@ class PlacedValues {
   void make_outputs(const StreamPlan::Step& step);
   /// Makes memory for a held location. Outputs on the host get the memory that the caller receives. @throws Error(resource_exhausted)
   void make(LocationId at, DType dtype, const Shape& shape);
-  /// Makes a tensor on a device the memory of a held location, without a copy.
+  /// Uses a tensor on a device as the memory of a held location, without a copy.
   void make_in(LocationId at, Tensor memory) { set(at, std::move(memory), /*tracked=*/true, /*from_host=*/false); }
   /// Notes that the location has no value in this run.
   void leave_out(LocationId at) { places_[at].is_absent = true; }
@@ -49,19 +49,19 @@ class PlacedValues {
   void hold(LocationId at, Datum made);
   /// Allocates on a device. hold() recognizes the memory and does not copy from it. @throws Error(resource_exhausted)
   Tensor allocate(int device, DType dtype, const Shape& shape);
-  /// Keeps the values of held locations until the stream has done its work so far.
+  /// Keeps the memory of these held locations alive until the stream has completed all work enqueued so far.
   void keep(std::span<const LocationId> locations, Stream& queue) const;
-  /// Like allocate(), but the tensor has the address at which a kernel finds the memory now, which changes when the memory moves
+  /// Like allocate(), but the tensor has the memory's present address, for kernels enqueued now. The address changes when the memory moves
   /// (Bus::reach).
   Tensor allocate_reached(int device, DType dtype, const Shape& shape);
-  /// Called when the step has been issued. Values that no further step touches are freed once the stream has done its work so far.
+  /// Called when the step has been issued. Values that no later step uses are freed once the stream has completed all work enqueued so far.
   void let_go(StepId step, Stream& queue);
 
  private:
   struct Place {
     Datum datum;             // the value of the root slot; undefined until a step makes it
     bool tracked = false;    // true if AccessChecks knows the memory
-    bool is_absent = false;  // true if the location is that of a feed that was left out, since only a branch reads it
+    bool is_absent = false;  // true if this is the location of a feed that was left out; only a branch may read such a feed
     int32_t steps_left = 0;  // number of steps that access the location and have not been issued
     std::shared_ptr<const void> watch;
   };
@@ -69,7 +69,7 @@ class PlacedValues {
   struct Block {
     std::weak_ptr<Storage> storage;
     int device = 0;
-    std::weak_ptr<Storage> reached_for;  // set by allocate_reached(): the movable memory whose present address `storage` has
+    std::weak_ptr<Storage> reached_for;  // set by allocate_reached(): the movable memory; `storage` has its present address
   };
 
   Datum as_slot(LocationId at, SlotId slot, const Datum& root) const;

@@ -90,7 +90,7 @@ void ProgramMemory::note_full() {
 std::shared_ptr<DeviceConstants> ProgramMemory::constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams) {
   std::lock_guard lock(mutex_);
   if (constants_ && constants_->parameters() == binding.parameters()) return constants_;
-  constants_.reset();  // frees constants of an earlier version, unless a run uses them, before new ones are made
+  constants_.reset();  // frees constants of earlier parameters, unless a run uses them, before new ones are made
   constants_ = std::make_shared<DeviceConstants>(steps_, binding, streams, Room::on_device);
   return constants_;
 }

@@ -16,18 +16,18 @@ namespace treadle::exec {
 
 /// Where new memory for a device may be allocated.
 enum class Room : uint8_t {
-  on_device,  ///< in the device's own memory; if that is full, the allocation fails
-  anywhere,   ///< on devices with a bus, in the memory of the device or of the host; a Residency decides later
+  on_device,  ///< only in the device's own memory; the allocation fails if that is full
+  anywhere,   ///< in the memory of the device or of the host, for devices with a bus; a Residency chooses later
 };
-/// Allocates memory for a device. @throws Error(resource_exhausted) if there is no room
+/// Allocates memory for a device. @throws Error(resource_exhausted) if the memory is full
 std::shared_ptr<Storage> allocate_on(Device& device, size_t size_bytes, Room room);
 
 /// Copies of constants on devices, and reserved device memory for blocks that kernels have packed.
 class DeviceConstants {
  public:
   /// Copies all constants, and the binding's version of the parameters.
-  /// @param room  with Room::anywhere, no memory is reserved for packed blocks, as a Residency accounts for them.
-  /// @throws Error(resource_exhausted) if a device has no room.
+  /// @param room  with Room::anywhere, no memory is reserved for packed blocks, because a Residency counts them.
+  /// @throws Error(resource_exhausted) if a device's memory is full.
   DeviceConstants(const PlacedSteps& steps, const Binding& binding, std::span<const std::unique_ptr<Stream>> streams, Room room);
   ~DeviceConstants();
   DeviceConstants(const DeviceConstants&) = delete;
@@ -35,7 +35,7 @@ class DeviceConstants {
 
   const std::shared_ptr<const ParameterVersion>& parameters() const { return parameters_; }
   const Tensor& at(LocationId location) const { return tensors_[location]; }
-  /// Reserves device memory for blocks that kernels have packed since the last call. @throws Error(resource_exhausted)
+  /// Reserves device memory for weights that kernels have packed since the last call. @throws Error(resource_exhausted)
   void reserve_packed();
 
  private:
@@ -59,18 +59,18 @@ class DeviceConstants {
 class ProgramMemory {
  public:
   /// @param steps  must outlive this object
-  /// @param of_session  the session's account and limit; null if there is no limit
+  /// @param of_session  account and limit of the session; null if there is no limit
   ProgramMemory(const PlacedSteps& steps, std::shared_ptr<DeviceMemory> of_session)
       : steps_(steps), of_session_(of_session ? std::move(of_session) : std::make_shared<DeviceMemory>()) {}
 
   const PlacedSteps& steps() const { return steps_; }
   const std::shared_ptr<DeviceMemory>& of_session() const { return of_session_; }
   bool has_bus() const;
-  /// Returns true if all runs keep to a limit, of the session or of the job.
+  /// Returns true if every run has to keep to a memory limit, that of the session or that of the job.
   bool keeps_limits() const { return (of_session_->job || of_session_->has_limit) && has_bus(); }
   /// Returns true if a device has been found too small for a run.
   bool is_full() const { return is_full_.load(std::memory_order_relaxed); }
-  /// Notes that a device is too small, and frees the constants that runs without a limit share.
+  /// Returns the constants that runs without a limit share; copied again after parameters have changed. @throws Error(resource_exhausted)
   void note_full();
   /// Returns the constants for runs without a limit, made anew when the parameters have changed. @throws Error(resource_exhausted)
   std::shared_ptr<DeviceConstants> constants(const Binding& binding, std::span<const std::unique_ptr<Stream>> streams);

@@ -13,15 +13,15 @@ using Memory = StreamPlan::Location::Memory;
 RecordedBulks::RecordedBulks(const PlacedMemory& memory, PlacedValues& values, const NodeRunner& nodes)
     : steps_(memory.steps()), memory_(memory), values_(values), nodes_(nodes) {}
 
-// Returns false if the times of single nodes are wanted, because recorded work does not have them, and for a bulk of one step, which is not
-// worth a submission of its own.
+// Returns false if the times of single nodes are wanted, because recorded work does not measure them. Also returns false for a bulk of one
+// step, for which recording saves nothing.
 bool RecordedBulks::may_record(std::span<const StepId> bulk, const Stream& queue) {
   const RunControl& control = nodes_.control();
   if (bulk.size() < 2 || !queue.device().records_work() || control.recording.recorder || control.counts_nodes) return false;
   return steps_.bulk_from(steps_.position_of(bulk.front())).size() == bulk.size() && bulk_of(bulk).is_recordable;
 }
 
-// A recorded kernel uses again what it has read on the host when it was recorded. So its inputs on the host must be constants or follow
+// A recorded kernel keeps the values that it read on the host while it was recorded. So its inputs on the host must be constants or follow
 // from the extents. Random operators are not recorded, because each run needs new numbers.
 bool RecordedBulks::is_recordable(const StreamPlan::Step& step) const {
   const Instruction& instruction = steps_.instruction(step);

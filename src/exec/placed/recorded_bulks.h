@@ -16,11 +16,11 @@
 
 namespace treadle::exec {
 
-/// A bulk is a sequence of steps that is issued as one piece of work (PlacedSteps::bulk_from). This object belongs to one run object, whose
+/// A bulk is a sequence of steps that is issued as one piece of work (PlacedSteps::bulk_from). This object belongs to one PlacedRun, whose
 /// streams have recorded the work. Recorded work contains fixed addresses and extents. So it can be submitted again only if the binding is
 /// the same and all its values have the same addresses as when it was recorded. Values in arenas keep their addresses. Inputs and outputs
-/// usually have the same ones in each run, because it allocates the same blocks in the same order. If an address differs, the bulk is
-/// issued step by step and recorded again.
+/// usually keep theirs too, because each run allocates the same blocks in the same order. If an address differs, the bulk is issued step by
+/// step and recorded again.
 class RecordedBulks {
  public:
   /// All arguments must outlive this object, and this object must not outlive the streams.
@@ -28,10 +28,10 @@ class RecordedBulks {
 
   /// Returns true if the bulk may be recorded on the stream in this run.
   bool may_record(std::span<const StepId> bulk, const Stream& queue);
-  /// Submits the bulk as it was recorded. Returns false if there is no such record. @pre may_record()
+  /// Submits the recorded work of the bulk again. Returns false if no record matches the present addresses and extents. @pre may_record()
   bool submit_again(std::span<const StepId> bulk, Stream& queue);
-  /// Records the work that `issue` enqueues. @pre submit_again() has returned false for the bulk @param issue  returns false if the work is
-  /// not complete
+  /// Records the work that `issue` enqueues. @pre submit_again() has returned false for the bulk
+  /// @param issue  returns false if it has not enqueued all of the work
   template <typename Issue>
   void record(std::span<const StepId> bulk, Stream& queue, Issue&& issue) {
     queue.begin_recorded();
@@ -62,11 +62,11 @@ class RecordedBulks {
   };
   struct Bulk {
     bool is_recordable = false;
-    std::vector<LocationId> outside;  // locations outside of arenas that the kernels of the bulk access
-    std::vector<StepId> makers;       // steps whose outputs are at these locations
-    std::list<Record> records;        // records, the most recently used one first
+    std::vector<LocationId> outside;  // locations outside of arenas that the bulk's kernels access
+    std::vector<StepId> makers;       // steps that write one of these locations
+    std::list<Record> records;        // most recently used record first
   };
-  static constexpr size_t kMostRecords = 4;  // limit of the records of a bulk; a state that alternates between two addresses needs two
+  static constexpr size_t kMostRecords = 4;  // maximum number of records of a bulk; a state that alternates between two addresses needs two
 
   Bulk& bulk_of(std::span<const StepId> bulk);
   bool is_recordable(const StreamPlan::Step& step) const;

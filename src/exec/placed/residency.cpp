@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-// Constants are fetched this many steps ahead. That suffices for the largest to arrive if each step takes about ten microseconds.
+// Constants are fetched this many steps ahead. If each step takes about ten microseconds, that is enough time for the largest constants.
 constexpr size_t kFetchAhead = 16;
 
 }  // namespace
@@ -27,11 +27,11 @@ struct Residency::Guard {
   const std::lock_guard<std::mutex> lock;
 };
 
-// Says which unit is evicted: of the units in the memory `from`, the one whose next use has the highest position, if that position is above
-// `used_after`.
+// Selects the unit to evict: among the units in the memory `from`, the one whose next use has the highest position. A unit whose next use
+// is not above `used_after` is never evicted.
 struct Residency::Choice {
   Place from;
-  size_t position;  // the present step's position, from which next uses are counted
+  size_t position;  // position of the present step; next uses are counted from it
   int64_t used_after = -1;
   bool keeps_step = true;  // do not evict units that the step at `position` uses
 };
@@ -159,7 +159,7 @@ bool Residency::joins(StepId s) {
   return all_there;
 }
 
-// Brings the values of a step into the device's memory while earlier steps are under way. @return false if the step has to wait for those
+// Brings a step's values into the device's memory while earlier steps are running. @return false if the step has to wait for these steps
 bool Residency::join(OnDevice& on, size_t position, bool in_place) {
   const auto is_under_way = [&](UnitId u) { return on.uses.next_use(u, first_position_ - 1, false) < static_cast<int64_t>(position); };
   for (const UnitId u : on.uses.at(position)) {
@@ -177,8 +177,8 @@ bool Residency::join(OnDevice& on, size_t position, bool in_place) {
   return true;
 }
 
-// Registers the memory of a unit that lies in an arena. Does nothing for other units. @return false if a step under way uses another unit
-// at the same addresses
+// Registers the memory of a unit that lies in an arena. Does nothing for other units. @return false if a step that is still running uses
+// another unit at the same addresses
 bool Residency::appear(OnDevice& on, UnitId u) {
   if (on.uses.is_packed(u) || on.uses.location(u).memory != StreamPlan::Location::Memory::planned) return true;
   const size_t size_bytes = on.uses.size_bytes(u, *binding_);
@@ -196,13 +196,13 @@ void Residency::note_under_way(OnDevice& on, size_t position) {
       on.used_last.push_back(u);
 }
 
-// Returns true if the step can use values in the host's memory as well as in the device's. Copies can. So can If, Loop and Scan, because
-// the runs of their bodies copy the values that they read.
+// Returns true if the step can use values wherever they are, also in the host's memory. Copies can. If, Loop and Scan can too, because the
+// runs of their bodies copy the values that they read.
 bool Residency::reads_in_place(const StreamPlan::Step& step) const { return step.is_copy() || !steps_.instruction(step).bodies.empty(); }
 
 void Residency::prepare(OnDevice& on, bool in_place) {
-  // Evicts units if the account is over its limit. If it is still over its limit then, other sessions of the job hold the rest, and the run
-  // goes on.
+  // Evicts units if the account is over its limit. If that does not suffice, other sessions of the job hold the remaining bytes; the run
+  // continues anyway.
   if (const MemoryAccount* full = account_without_room(memory_->account, 0))
     make_room(on, full, [this] { return !account_without_room(memory_->account, 0); },
               {.from = Place::device, .position = on.position, .keeps_step = false});
@@ -221,12 +221,12 @@ void Residency::prepare(OnDevice& on, bool in_place) {
   fetch_ahead(on);
 }
 
-// Brings a unit into the device's memory, and evicts others if there is too little room. Under a session's limit all units that the step
-// does not use may be evicted; otherwise only those whose next use comes after this unit's next use.
+// Brings a unit into the device's memory, and evicts others if there is too little room. If the session has a limit, every unit that the
+// step does not use may be evicted; otherwise only units that are used later than this unit's next use.
 void Residency::bring(OnDevice& on, UnitId u) {
   const ResidentUnit& unit = on.units[u];
   if (unit.place == Place::nowhere || unit.place == Place::device || unit.size_bytes == 0)
-    return;  // a unit that has no memory yet gets it from the step
+    return;  // a unit that has no memory yet gets it when the step runs
   on.units.read_back(u);
   const bool must = memory_->has_limit;
   if (make_room(on, account_without_room(memory_->account, unit.size_bytes), [&] { return on.units.reserve(u); },
@@ -241,7 +241,7 @@ void Residency::bring(OnDevice& on, UnitId u) {
   }
 }
 
-// Begins to move the constants of the next steps to the device. Evicts nothing. Leaves enough memory free for the other values of all steps
+// Begins to copy the constants of the next steps to the device. Evicts nothing. Leaves enough memory free for all other values of the steps
 // up to the one that uses the constant.
 void Residency::fetch_ahead(OnDevice& on) {
   size_t others = 0;
@@ -304,8 +304,8 @@ bool Residency::let_one_go(OnDevice& on, const Choice& choice) {
   return true;
 }
 
-// Evicts units until enough() returns true: first those of other runs (Governor::make_room), then this run's on the device. If an account
-// is full, evicts this run's units on other devices, too.
+// Evicts units until enough() returns true: first units of other runs (Governor::make_room), then this run's units on the device. If an
+// account is full, also evicts this run's units on other devices.
 // @param full  the account at its limit; null if the device itself is full.
 bool Residency::make_room(OnDevice& on, const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice) {
   if (enough() || memory_->governor().make_room(full ? *full : memory_->account, enough, this)) return true;
@@ -332,7 +332,7 @@ bool Residency::give_way(const MemoryAccount& full, const std::function<bool()>&
   return false;
 }
 
-// Throws if the largest step needs more than the session's limit, by the sizes that are known before the run.
+// Throws if the largest step needs more bytes than the session's limit. Counts only sizes that are known before the run.
 void Residency::check_limit(const OnDevice& on) const {
   const MemoryAccount& account = memory_->account;
   const size_t limit = account.limit_bytes();
@@ -350,8 +350,8 @@ void Residency::check_limit(const OnDevice& on) const {
                       fmt::format(", for what {} uses on {}", describe(node), on.units.device().name()));
 }
 
-// Throws if the present step's values on the host exceed the job's limit for the host by themselves. If the limit is exceeded only together
-// with values of other runs, those runs free memory at their next steps.
+// Throws if the step's values on the host exceed the job's host limit even without the values of other runs. If only the sum exceeds the
+// limit, the other runs free memory at their next steps.
 void Residency::check_room(const OnDevice& on) const {
   const JobMemory& job = *memory_->job;
   uint64_t needed = 0;

@@ -1,5 +1,5 @@
-// Decides which values of a run lie in a device's own memory and which in the host's, when a limit or the device's size does not permit all
-// of them in its memory.
+// Decides which values of a run lie in a device's own memory and which in the host's, when its memory, or a limit on it, is too small for
+// all of them.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +19,22 @@
 namespace treadle::exec {
 
 /// Works for devices that reach the host's memory over a bus (Device::bus). A value keeps its address in the plan when it moves. Before
-/// work is enqueued, Bus::reach tells the address at which the work finds the value. One Residency serves one run, or several one after the
-/// other.
+/// work is enqueued, Bus::reach returns the value's present address. A Residency may serve several runs, one after the other.
 ///
-/// - Before a step, the values that it uses are brought into the device's memory. If a value does not fit, other values move out to the
-///   host: first the one whose next use is the farthest away, and only values whose next use comes after the next step that uses this value
-///   again. If the value still does not fit, the step uses it in the host's memory, over the bus.
-/// - The plan tells when each value is used next, whatever the limit is. So a changed limit is kept from the next step on. It costs the
-///   fewest moves to evict the value whose next use is the farthest away (Belady's rule).
+/// - Before a step, the values that it uses are brought into the device's memory. If a value does not fit, other values move to the host:
+///   first the one whose next use is the farthest away. Values that are used before this value's next use are not moved. If the value still
+///   does not fit, the step uses it in the host's memory, over the bus.
+/// - The plan tells when each value is used next, independently of the limit. So a changed limit takes effect at the next step. Evicting
+///   the value whose next use is the farthest away costs the fewest moves (Belady's rule).
 /// - If the session has a limit, every step needs all its values in the device's memory. A run does not begin if one of its steps needs
 ///   more than the limit.
 /// - Constants for the next steps are fetched while earlier steps run, if there is free room.
-/// - If the job limits the host's memory, values there move on to a file, and come back before their step.
+/// - If the job limits the host's memory, values in it are written to a file, and read back before the step that uses them.
 /// - Bodies of If, Loop and Scan have runs with a Residency of their own. While the run of a body is under way, values of the surrounding
 ///   run may be evicted, except those that its present step uses.
 ///
-/// The governor's mutex guards all Residencies that share limits. A run that holds it moves its own values, and those of runs that are idle
-/// or wait for a body.
+/// The governor's mutex guards all Residencies that share limits. A run that holds the mutex may move its own values, and values of runs
+/// that are idle or wait for a body.
 class Residency final : MemoryKeeper {
  public:
   /// @param steps  must outlive this object.
@@ -57,17 +56,17 @@ class Residency final : MemoryKeeper {
   /// @throws Error(resource_exhausted) if the limits leave no room for the step's values, Error(io_error) if a file cannot be written.
   void before(StepId step);
   void after(StepId step);
-  /// Called instead of before(), for a step that is issued while the steps since the last before(), including that one, may still be under
-  /// way. When all of them are done, after() is called for each.
-  /// @return false if the step has to wait for them, because a value that they use would have to move, its memory would be needed for
-  ///   another value, a value would have to be evicted, or a limit is exceeded
+  /// Called instead of before(), for a step that is issued while earlier steps may still be running: the step of the last before() and all
+  /// later ones. When all of them are done, after() is called for each.
+  /// @return false if the step must wait: a value in use would have to move, memory in use would be needed for another value, a value would
+  ///   have to be evicted, or a limit is exceeded
   bool joins(StepId step);
 
   /// Marks the run as active while this object lives. No other run may evict the values of an active run. If the session has a limit, only
-  /// one of its runs is active at a time, with the runs of its bodies; the constructor waits.
+  /// one of its runs (with the runs of its bodies) is active at a time; the constructor waits for its turn.
   class GoingOn {
    public:
-    /// @param residency  null if the run keeps to no limit. @throws Error(cancelled or timed_out)
+    /// @param residency  null if no memory limit applies to the run. @throws Error(cancelled or timed_out)
     GoingOn(Residency* residency, const RunControl& control);
     ~GoingOn();
     GoingOn(const GoingOn&) = delete;
@@ -78,10 +77,10 @@ class Residency final : MemoryKeeper {
     Residency* const residency_;
   };
 
-  /// Exists while a body of the run's present step runs. Meanwhile the run's values may be evicted, except those that the step uses.
+  /// Exists while a body of the run's present step runs. In this time, the run's values may be evicted, except those that the step uses.
   class BodyUnderWay {
    public:
-    /// @param around  null if the surrounding run keeps to no limit
+    /// @param around  the Residency of the surrounding run; null if no memory limit applies to that run
     explicit BodyUnderWay(Residency* around);
     ~BodyUnderWay();
     BodyUnderWay(const BodyUnderWay&) = delete;
@@ -98,7 +97,7 @@ class Residency final : MemoryKeeper {
     const DeviceUses uses;
     ResidentUnits units;
     size_t position = 0;                 // position of the last step that has begun and uses the device
-    std::vector<UnitId> used_last = {};  // units in the arena whose last use is in a step that is under way
+    std::vector<UnitId> used_last = {};  // units in the arena whose last use is in a step that is still running
   };
   struct Guard;
   struct Choice;
@@ -130,7 +129,7 @@ class Residency final : MemoryKeeper {
   std::vector<std::unique_ptr<OnDevice>> devices_;  // null for the host and for devices without a bus
   const Binding* binding_ = nullptr;                // the binding of the run; null except between begin() and end()
   IdSpan<LocationId, std::byte* const> planned_;
-  size_t first_position_ = 0;  // position of the first step that is under way
+  size_t first_position_ = 0;  // position of the first step that may still be running
   bool goes_on_ = false;
   int bodies_under_way_ = 0;
 };

@@ -8,16 +8,16 @@
 namespace treadle::exec {
 namespace {
 
-constexpr size_t kBounceBytes = size_t{1} << 20;  // size of the host's buffer through which units go to a file and back
+constexpr size_t kBounceBytes = size_t{1} << 20;  // size of the host buffer through which units are copied to and from a file
 
 }  // namespace
 
 ResidentUnits::ResidentUnits(Device& device, DeviceMemory& memory, const DeviceUses& uses)
     : device_(device), memory_(memory), uses_(uses), transfers_(device.create_stream("bus")), units_(uses.num_units()) {}
 
-// Returns the job's account to which a unit in this place is charged; null if it is not charged here. Device memory is not, because
-// reserve() charges the session for it. Packed blocks are not, because they always stay on the host as well, and the session has been
-// charged for them.
+// Returns the job's account to which a unit in this place is charged; null if no account is charged here. Device memory is charged to the
+// session by reserve(). Packed blocks are not charged here, because they always stay on the host as well, and the session has been charged
+// for them.
 MemoryAccount* ResidentUnits::account_of(UnitId index, Place place) const {
   JobMemory* const job = memory_.job.get();
   if (!job || uses_.is_packed(index)) return nullptr;
@@ -36,8 +36,8 @@ void ResidentUnits::appear(UnitId index, ResidentUnit as) {
   drop(index);
   units_[index] = std::move(as);
   put(index, Place::host);
-  // In a job, the host's copy of a constant that is on the device would count against the job's limit for the host. So no copy is kept
-  // there.
+  // Keeps no host copy of a constant if the session belongs to a job, because the copy would count against the job's limit for the host's
+  // memory.
   if (const ResidentUnit& unit = units_[index]; unit.lasting && unit.data && unit.size_bytes > 0 && !memory_.job)
     bus().keep_on_host(unit.data, unit.size_bytes);
 }
@@ -83,7 +83,7 @@ void ResidentUnits::count_move(size_t size_bytes, uint64_t since_ns) const {
 }
 
 // Moves a unit over the bus and waits until it has arrived, because the memory that it leaves may be freed next. Does not wait for a
-// constant that goes back to the host, because its memory is not freed.
+// constant that goes back to the host, because its device memory is not freed.
 void ResidentUnits::move(const ResidentUnit& unit, Bus::Move where) {
   const uint64_t start = sharing::now_ns();
   bus().move(*transfers_, unit.data, unit.size_bytes, where);
@@ -155,7 +155,7 @@ void ResidentUnits::spill(UnitId index) {
     where.end += unit.size_bytes;
     unit.in_file = true;
   }
-  transfers_->synchronize();  // a copy of the unit from the device may still be under way
+  transfers_->synchronize();  // a copy of the unit from the device may still be in progress
   bus().discard(unit.data, unit.size_bytes);
   put(index, Place::file);
 }

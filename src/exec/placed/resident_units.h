@@ -18,17 +18,17 @@ struct ResidentUnit {
   size_t size_bytes = 0;
   Place place = Place::nowhere;
   bool written = false;  // true once a step, a copy or a kernel's packing has filled the unit's memory
-  bool on_host = false;  // true if the contents have not changed since the host had them
+  bool on_host = false;  // true if the host has the present contents
   bool lasting = false;  // true for a constant or a packed block, which is kept from run to run
-  bool in_file = false;  // true if the file has the same contents
+  bool in_file = false;  // true if the file has the present contents
   std::byte* data = nullptr;
   size_t file_offset = 0;
-  std::shared_ptr<Event> arrival;  // completes when fetch() has copied the unit; null if no fetch is under way
+  std::shared_ptr<Event> arrival;  // completes when fetch() has copied the unit; null if no copy is running
 };
 
 /// Moves units between a device's memory, the host's memory and a file. A unit is a location of the plan or a block that kernels have
-/// packed (UnitId). Its bytes are charged to an account: the session's while the unit is in the device's memory, the job's while it is in
-/// the host's memory or in a file. Residency decides which units move. Callers must hold the governor's mutex.
+/// packed (UnitId). Its bytes are charged to the session's account while the unit is in the device's memory, and to the job's account while
+/// it is in the host's memory or in a file. Residency decides which units move. Callers must hold the governor's mutex.
 class ResidentUnits {
  public:
   using Place = ResidentUnit::Place;
@@ -44,14 +44,14 @@ class ResidentUnits {
   void begin_run() { of_run_.end = 0; }
   /// Registers the memory of a unit. The unit is in the host's memory until it is moved.
   void appear(UnitId unit, ResidentUnit as);
-  /// Called when a step has written the unit. @param by_host  true if the host has the same contents
+  /// Called when a step has written the unit. @param by_host  true if the host has the new contents too
   void note_written(UnitId unit, bool by_host);
   void drop(UnitId unit);
 
-  /// Charges the unit to the session's account and reserves device memory for it. @return false if the limit or the device has too little
-  /// room
+  /// Charges the unit to the session's account and reserves device memory for it. @return false if the limit does not permit it or the
+  /// device's memory is full
   bool reserve(UnitId unit);
-  /// Returns true if this many bytes could be reserved now.
+  /// Returns true if reserve() would succeed now for a unit of this size.
   bool has_room(size_t size_bytes);
   /// Moves the unit to the device's memory. @pre reserve() has been called for it
   void bring(UnitId unit);
@@ -61,7 +61,7 @@ class ResidentUnits {
   void await_arrival(UnitId unit);
   /// Moves the unit from the device's memory to the host's.
   void move_out(UnitId unit);
-  /// Counts the bytes and the time that it costs a step to use the unit in the host's memory, over the bus.
+  /// Records that a step uses the unit in the host's memory, over the bus: the number of bytes, and the time this takes.
   void use_over_bus(UnitId unit);
   /// Moves the unit from the host's memory to the file. If the file cannot be written, the unit stays in the host's memory.
   /// @throws Error(io_error)

@@ -21,7 +21,7 @@ using Memory = StreamPlan::Location::Memory;
 
 namespace {
 
-// Gives a kernel the operands that were looked up when its step was issued.
+// Passes the operands that were looked up when the step was issued to the kernel.
 class GivenOperands final : public OperandSource {
  public:
   explicit GivenOperands(std::span<const Datum> values) : values_(values) {}
@@ -93,7 +93,7 @@ Stream::Work StepWork::static_work(StepId s, Stream& queue) {
                  });
 }
 
-// The host issues no further step before this work has been called, so that the work may use evaluator_ and made_.
+// The host issues no other step until this work has run, so the work may use evaluator_ and made_.
 Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   const StreamPlan::Step& step = steps_[s];
   const Instruction& instruction = steps_.instruction(step);
@@ -110,7 +110,7 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   }
   return guarded(s, queue, [this, &instruction, device, inputs = std::move(inputs)] {
     std::optional<LoopBreakScope> stays;
-    // A device's thread may hold a lock, so that it must not give way to other jobs.
+    // A device's thread may hold a lock, so it must not pause for other jobs here.
     if (device != DevicePlacement::kHost) stays.emplace(nullptr);
     evaluator_.allocate = nullptr;
     evaluator_.on_device = device != DevicePlacement::kHost && instruction.on_device;
@@ -120,8 +120,8 @@ Stream::Work StepWork::dynamic_work(StepId s, Stream& queue) {
   });
 }
 
-// Returns an operand as bodies read it. If the operand is in planned memory of a device, its storage does not name the device, so the
-// result has a storage that does.
+// Returns an operand in the form that bodies need. The storage of planned device memory does not name the device, so the result gets a
+// storage that does.
 Datum StepWork::for_bodies(LocationId at, Datum value) {
   Device& device = steps_.device(steps_.location(at).device);
   if (!value.is_tensor() || device.host_accessible() || value.tensor().storage()->device()) return value;
@@ -130,8 +130,8 @@ Datum StepWork::for_bodies(LocationId at, Datum value) {
   return Tensor(tensor.dtype(), tensor.shape(), lent_.back());
 }
 
-// Returns a value that bodies have made. If they have only passed on an operand of for_bodies(), it is copied, because the run reuses the
-// operand's memory.
+// Returns a value that bodies have made. If the bodies have passed an operand of for_bodies() on unchanged, the result is a copy, because
+// the run reuses the operand's memory.
 Datum StepWork::kept(Datum made) const {
   if (!made.is_tensor() || std::find(lent_.begin(), lent_.end(), made.tensor().storage()) == lent_.end()) return made;
   const Tensor& tensor = made.tensor();
@@ -140,8 +140,8 @@ Datum StepWork::kept(Datum made) const {
   return copy;
 }
 
-// Wraps a node's work for a stream. Skips it if the run has failed already; if it fails itself, the run fails with an error that names the
-// node.
+// Wraps a node's work for a stream. The work is skipped if the run has failed already. If the work itself fails, the run fails with an
+// error that names the node.
 template <typename Body>
 Stream::Work StepWork::guarded(StepId s, Stream& queue, Body body) {
   return [this, s, &queue, body = std::move(body)]() mutable {
@@ -189,7 +189,7 @@ void StepWork::copy(StepId s, Stream& queue) {
   Tensor written = target.tensor();
   const Tensor same = to_host ? io_.same_on_host(s) : Tensor();
   times_.time(s, queue, tensor.size_bytes(), [&] {
-    if (same.defined())  // an earlier copy has brought the same bytes to the host
+    if (same.defined())  // an earlier copy has already copied these bytes to the host
       queue.enqueue_release([same, written]() mutable {
         if (written.size_bytes() > 0) std::memcpy(written.raw(), same.raw(), written.size_bytes());
       });
@@ -197,17 +197,17 @@ void StepWork::copy(StepId s, Stream& queue) {
       queue.copy(written.raw(), tensor.raw(), tensor.size_bytes(), kind);
   });
   if (to_host) io_.note_on_host(s, written);
-  // Keeps the memory of both sides alive until the copy is done, as the tensors above may not own it.
+  // Keeps the memory of source and target alive until the copy is done, because the tensors above may not own it.
   if (from.memory == Memory::held || to.memory == Memory::held)
     queue.enqueue_release([source = values_.held(step.source), target = values_.held(step.target)] {});
-  // An output whose shape depends on data gets its memory on the host here; others got it at the start of the run.
+  // An output whose shape depends on data is stored in the run here; other outputs were stored at its start.
   RunState& state = nodes_.state();
   if (to.device == DevicePlacement::kHost && steps_.slot(to.slot).is_output && !state.value(to.slot, /*shared=*/false).defined())
     state.put(to.slot, target);
 }
 
-// Hands over the memory of the source instead of copying it, if a feed is on the device that reads it already, or if an output stays on the
-// device that has made it. @return false if the step has to copy
+// Reuses the memory of the source instead of copying it, if a feed is already on the device that reads it, or if an output stays on the
+// device that made it. @return false if the step has to copy
 bool StepWork::hand_over(const StreamPlan::Step& step, const Tensor& source) {
   if (memory_.residency()) return false;
   const StreamPlan::Location &from = steps_.location(step.source), &to = steps_.location(step.target);
@@ -270,7 +270,7 @@ void StepWork::take_up(StepId s, Stream& queue) {
   nodes_.tell_ended(instruction, device == DevicePlacement::kHost ? nullptr : &steps_.device(device));
 }
 
-// Declares to the device's access checker, if there is one, what the stream's next work reads or writes.
+// If the device has an access checker, tells it what the stream's next work reads or writes.
 void StepWork::declare(Stream& on, LocationId at, const Datum& datum, Access access, std::string_view name) const {
   if (datum.is_tensor() && values_.is_tracked(at)) declare(on, datum.tensor().raw(), datum.tensor().size_bytes(), access, name);
 }

@@ -1,4 +1,4 @@
-// Builds the work of steps for their streams: kernels and copies, with observers and records around them.
+// Builds the work that steps enqueue on their streams: kernels and copies, with calls of observers and records of times.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace treadle::exec {
 
-/// Operands are looked up when a step is issued. The work itself runs later, and does nothing once the run has failed.
+/// Operands are looked up when a step is issued. The work itself runs later; it does nothing if the run has failed by then.
 class StepWork {
  public:
   /// All arguments belong to one run and must outlive this object. @param error  gets the first error of the work.
@@ -31,17 +31,17 @@ class StepWork {
     evaluator_.device_scratch = Tensor();
   }
 
-  /// Returns the work of a kernel. It does not own its operands' memory: PlacedValues::keep() does that once it is enqueued. If the shapes
-  /// of its outputs depend on data, the host must wait for it before it issues another step.
+  /// Returns the work of a kernel. The work does not own its operands' memory: after enqueuing it, PlacedValues::keep() must be called. If
+  /// the shapes of the outputs depend on data, the host must wait for the work before it issues another step.
   Stream::Work kernel(StepId step, Stream& queue);
   /// Issues a copy between devices.
   void copy(StepId step, Stream& queue);
-  /// Copies a value of the cache to where the kernel would have made it, and waits.
+  /// Copies a cached output to the location that the kernel would have written, and waits for the copy.
   void put_cached(StepId step, const Datum& value, Stream& queue);
-  /// Called when the host has waited for a kernel, or the work of a kernel has been called. Outputs whose shapes depend on data become
-  /// values of the run. Outputs that the caller or an observer looks at are copied to the host.
+  /// Called when the host has waited for a kernel, or has run the kernel's work itself. Outputs whose shapes depend on data become values
+  /// of the run. Outputs that the caller or an observer reads are copied to the host.
   void take_up(StepId step, Stream& queue);
-  /// Returns a copy of a kernel's only output for the cache. Called after take_up().
+  /// Returns a copy of a kernel's only output, to be stored in the cache. Called after take_up().
   Datum to_cache(StepId step) const;
 
  private:
@@ -64,9 +64,9 @@ class StepWork {
   BodyRunner& bodies_;
   FirstError& error_;
   WorkTimes times_;
-  Evaluator evaluator_;                         // computes kernels whose output shapes depend on data; the host waits for each
-  std::vector<Datum> made_;                     // outputs of the kernel for which the host waits
-  std::vector<std::shared_ptr<Storage>> lent_;  // planned memory that the bodies of the If, Loop or Scan read
+  Evaluator evaluator_;                         // runs kernels whose output shapes depend on data; the host waits for each of them
+  std::vector<Datum> made_;                     // outputs of the kernel that the host waits for
+  std::vector<std::shared_ptr<Storage>> lent_;  // planned memory that the bodies of an If, Loop or Scan read
 };
 
 }  // namespace treadle::exec

@@ -7,7 +7,7 @@
 
 namespace treadle::exec {
 
-// Converts times relative to an anchor, a moment at which both clocks were read. Near it, errors of the clocks' rates do not matter.
+// Converts a time relative to a moment at which both clocks were read. The moment is recent, so a wrong clock rate causes little error.
 uint64_t TickClock::ticks_at(int64_t steady_ns) {
   constexpr int64_t kNearNs = 10'000'000;
   if (ns_per_tick_ == 0 || std::abs(steady_ns - anchor_.steady_ns) > kNearNs) {
@@ -22,8 +22,8 @@ WorkTimes::WorkTimes(const PlacedSteps& steps, const NodeRunner& nodes)
 
 void WorkTimes::begin() { std::fill(ends_.begin(), ends_.end(), 0); }
 
-// The clocks of host and device are compared to within some microseconds. Facts that are certain bound the error: work begins after the
-// host has enqueued it and after the earlier work of the stream, and has ended by now.
+// The clocks of host and device differ by up to some microseconds. Three facts limit the error: work begins after the host has enqueued it
+// and after earlier work of the stream has ended, and it has ended by now.
 void WorkTimes::told(StepId step, size_t size_bytes, uint64_t since, int64_t begin_ns, int64_t end_ns) {
   const uint64_t now = read_ticks();
   uint64_t begin = 0, end = 0;

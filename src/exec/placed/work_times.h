@@ -12,25 +12,25 @@
 
 namespace treadle::exec {
 
-/// Converts times of the host's steady clock to ticks of the recorder's clock.
+/// Converts times of the host's steady clock to ticks of the clock that the trace recorder uses.
 class TickClock {
  public:
   uint64_t ticks_at(int64_t steady_ns);
 
  private:
   ClockAnchor anchor_;
-  double ns_per_tick_ = 0;  // 0 as long as it is unknown
+  double ns_per_tick_ = 0;  // 0 while unknown
 };
 
-/// Records and counts when the steps of a run were done. If a device does not report times, these are the times at which the host enqueued
-/// the work. The host and the threads of streams both report times.
+/// Records when the steps of a run began and ended. If a device does not report times, the times at which the host enqueued the work are
+/// recorded instead. The host's own stream and the streams with threads always report times.
 class WorkTimes {
  public:
   /// Both arguments must outlive this object, which must live until the devices have done the work.
   WorkTimes(const PlacedSteps& steps, const NodeRunner& nodes);
 
   void begin();
-  /// Calls `enqueue`, which does or enqueues the step's work on `queue`, the stream of the step. @param size_bytes  size of a copy
+  /// Calls `enqueue`, which enqueues the step's work on the step's stream `queue` or does it at once. @param size_bytes  size of a copy
   template <typename Enqueue>
   void time(StepId step, Stream& queue, size_t size_bytes, Enqueue&& enqueue) {
     if (!wanted()) return enqueue();

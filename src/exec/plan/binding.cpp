@@ -28,8 +28,8 @@ uint64_t next_generation() {
 }  // namespace
 
 Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs_(plans), budgets_(*this, plans) {
-  // Known values exist as long as the binding, also after the run, so they are charged as MemoryClass::other. Under a memory limit, runs
-  // get the memory that remains.
+  // Known values are kept as long as the binding, even after a run, so their memory is charged as MemoryClass::other. Under a memory limit,
+  // runs may use only what is left.
   AllocationScope scope(AllocationScope::current(), MemoryClass::other);
   const auto slots = program_.slots();
   values_.resize(program_.extents().num_expressions, -1);
@@ -37,7 +37,7 @@ Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs
   known_.resize(slots.size());
   changed_.resize(slots.size());
   sizes_.resize(program_.num_buffers());
-  // operator new[] aligns the block for every type, so that the states within it are aligned, too.
+  // operator new[] aligns the block for every type, so the kernel states in it can be aligned too.
   state_ = std::make_unique<std::byte[]>(program_.state_bytes() + 1);
   static const Shape scalar;
   for (SlotId slot : program_.operands()) {
@@ -68,8 +68,8 @@ Binding::Binding(Plans& plans) : plans_(plans), program_(plans.program()), costs
   for (SlotId slot : program_.operands()) operand_values_.push_back(elements_of(slot));
 }
 
-// Returns the elements if they are known before the run, otherwise null. For a view of a constant this is the constant's tensor, whose
-// shape differs: kernels read only its elements.
+// Returns the elements if they are known before the run, otherwise null. For a view of a constant, returns the constant's own tensor. Its
+// shape differs from the view's, but kernels read only the elements.
 const Tensor* Binding::elements_of(SlotId slot) const {
   if (slot == kNoSlot) return nullptr;
   const Slot& s = program_.slots()[slot];
@@ -77,7 +77,7 @@ const Tensor* Binding::elements_of(SlotId slot) const {
   return s.location == LocationKind::constant && constant(s.root).is_tensor() ? &constant(s.root).tensor() : nullptr;
 }
 
-// Bound states point into the packed states of one version of the parameters. So a new version requires binding all kernels again.
+// Bound kernel states point into weights packed for one version of the parameters. So a new version requires binding all kernels again.
 void Binding::take_parameters(std::shared_ptr<const ParameterVersion> parameters) {
   if (parameters == parameters_) return;
   bound_before_ = false;
@@ -133,11 +133,11 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   if (!operand_steps_.empty()) context.steps_ = std::span(operand_steps_).subspan(instruction.first_operand, operands);
   context.packed_ = packed(instruction);
   context.max_threads_ = max_threads;
-  // Some kernels pack in bind(), when they first know the extents. Shared states are charged to no account.
+  // Some kernels pack their weights in bind(), when the extents are known. charge_shared() charges packed weights that programs share.
   AllocationScope scope(instruction.packed_is_shared ? nullptr : AllocationScope::current(), MemoryClass::packed);
   try {
     for (int i = 0; i < static_cast<int>(instruction.num_outputs); ++i)
-      context.output_shape(i).num_elements();  // throws if it overflows, as kernels compute strides from it
+      context.output_shape(i).num_elements();  // throws on overflow; kernels compute strides from it
     instruction.kernel->bind(state_.get() + instruction.state_offset, context);
   } catch (Error& error) {
     std::string shapes;
@@ -149,12 +149,12 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   sizes_[instruction.scratch_buffer] = context.scratch_bytes();
 }
 
-// Some kernels pack their weights in bind(), in a form that depends on the extents, which takes longer than everything else in bind(). So
+// Some kernels pack their weights in bind(), in a form that depends on the extents. That takes longer than everything else in bind(), so
 // these kernels are bound in parallel first. The pass over all instructions that follows finds the weights packed. Only that pass reports
-// errors, so that the error names the same node for any number of threads.
+// errors, so the error names the same node for any number of threads.
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {
   const LoadPhases::Phase phase("pack");
-  // If more bytes than this may be packed, memory freed by packing is returned to the system before the arena is allocated.
+  // If more bytes than this are packed, the memory that packing has freed is returned to the system before the arena is allocated.
   constexpr size_t kMuchToPack = size_t{2} << 20;
   std::vector<const Instruction*> packing;
   size_t total_bytes = 0;
@@ -193,9 +193,9 @@ void Binding::bind_all(ThreadPool* pool) {
     if (program_.buffers()[b].slot != kNoSlot) sizes_[b] = bytes_of(program_.buffers()[b].slot);
 }
 
-// Binds only kernels whose operands have changed. bind() depends only on shapes and known elements, so that the other kernels stay valid.
-// In a model whose KV cache grows by a token per run these are most. This does not even read their data, which the last run has displaced
-// from the CPU's caches.
+// Binds only kernels whose operands have changed. The result of bind() depends only on shapes and known elements, so the other kernels stay
+// valid. In a model whose KV cache grows by a token per run, most kernels stay valid. Their state, which the last run has displaced from
+// the CPU's caches, is not even read.
 void Binding::bind_again() {
   bool may_have_packed = false;
   for (const Instruction* instruction : varying_) {
@@ -212,7 +212,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
                    std::shared_ptr<const ParameterVersion> parameters) {
   take_parameters(std::move(parameters));
   for (int32_t symbol : program_.extents().symbols) values_[static_cast<size_t>(symbol)] = symbol_values[static_cast<size_t>(symbol)];
-  // An error below leaves the binding unusable, so that the next bind() starts from nothing.
+  // If an error is thrown below, bound_before_ stays false, and the next bind() starts from nothing.
   const bool again = std::exchange(bound_before_, false) && max_threads == max_threads_;
   max_threads_ = max_threads;
   evaluate();
@@ -227,7 +227,7 @@ void Binding::bind(std::span<const int64_t> symbol_values, int max_threads, bool
   if (program_.parallel() || program_.planning().shared) costs_.estimate(*this);
   generation_ = next_generation();
   if (!again || moved || offsets_ != before) places_generation_ = generation_;
-  // For other extents with the same offsets, verification proves little that is new. So, outside of tests, only a sample of the bindings is
+  // Verifying other extents at the same offsets adds little. So, unless verification is on for all plans, only a sample of such bindings is
   // verified.
   constexpr uint64_t kSample = 64;
   if (!again || offsets_ != before || verifies_plans() || generation_ % kSample == 0) proof_.reset();
@@ -248,7 +248,7 @@ bool Binding::place_pieces() {
     return size_bytes(own.dtype, (shape(slot).num_elements() / row_of(slot) - 1) * own.row_step + row_of(slot));
   };
   if (piece_offsets_.empty() && !program_.pieces().empty()) piece_offsets_.resize(slots.size());
-  uint32_t first = 0, count = 0;  // range of operands whose sizes are summed up; successive pieces of one node each add one operand
+  uint32_t first = 0, count = 0;  // range of operands whose sizes are summed up so far; each successive piece of a node adds one operand
   size_t preceding_bytes = 0;
   for (const Piece& piece : program_.pieces()) {
     if (piece.first_preceding != first || piece.num_preceding < count) first = piece.first_preceding, count = 0, preceding_bytes = 0;
@@ -259,7 +259,7 @@ bool Binding::place_pieces() {
       }
     const size_t reach = reach_of(piece.slot), whole = bytes_of(slots[piece.slot].root);
     size_t offset = (piece.base == kNoSlot ? 0 : piece_offsets_[piece.base]) + preceding_bytes;
-    // An empty piece still needs an offset, as the offsets of other pieces may refer to it. It must not be behind the end of the whole.
+    // An empty piece needs an offset too, because other pieces may be placed relative to it. The offset must lie within the whole value.
     if (reach == 0) offset = std::min(offset, whole);
     if (offset + reach > whole)
       throw Error(ErrorCode::invalid_argument, "the pieces of \"" + program_.name(slots[piece.slot].root) + "\" do not fit into it: \"" +

@@ -35,13 +35,12 @@ std::shared_ptr<const BudgetedPlan> BindingBudgets::affordable() {
   const size_t own_bytes = own_arena_bytes();
   std::lock_guard lock(mutex_);
   if (!affordable_) {
-    // Smaller extents can reuse the last plan and its arena, whose pages are populated already; another plan might need new pages.
+    // Smaller extents can use the last plan and its arena, whose pages the system has provided already; another plan might need new pages.
     if (const auto larger = plans_.bindings().affordable_plan(); larger && own_bytes > larger->arena_bytes) {
       if (auto plan = plan_as_for(*larger, binding_)) affordable_ = std::move(plan);
     }
     if (!affordable_) {
-      // Planning takes longer than one run gains by the plan. So only the program's first extents, and extents that have returned, get a
-      // plan.
+      // Planning takes longer than a plan saves in one run. So only the program's first extents, and extents that occur again, get a plan.
       if (!binding_.came_back() && plans_.bindings().statistics().misses > 1) return nullptr;
       affordable_ = plan_for_time(binding_, rules.recompute_fraction, rules.recompute_pays, own_bytes);
       if (*affordable_) plans_.bindings().set_affordable_plan(*affordable_);

@@ -25,14 +25,14 @@ class BindingBudgets {
   /// Returns a plan for an arena of at most this size or, if there is none, the smallest arena found. The last few plans are kept.
   std::shared_ptr<const BudgetedPlan> within(size_t capacity_bytes, const OrderChoice& order);
   /// Returns the plan with the smallest arena whose recomputation stays within PlanningRules::recompute_fraction of a run's time; with
-  /// PlanningRules::recompute_pays, the plan with the best ratio of both. It keeps the program's order and spills nothing. Returns null if
-  /// no such arena is smaller than own_arena_bytes(). Also returns null for extents seen for the first time, except for a program's first:
-  /// planning takes longer than one run gains. If the extents fit into the last plan that was made here, and would need a larger arena
-  /// without one, that plan's moves and offsets are reused.
+  /// PlanningRules::recompute_pays, the plan with the best trade-off of memory and time. It keeps the program's order and spills nothing.
+  /// Returns null if no such arena is smaller than own_arena_bytes(). Also returns null for extents seen for the first time, except for a
+  /// program's first ones: planning takes longer than it saves in one run. If the last plan made here is large enough, and its arena is
+  /// smaller than own_arena_bytes(), its moves and offsets are reused.
   std::shared_ptr<const BudgetedPlan> affordable();
-  /// Returns the bytes of an arena planned for exactly the binding's extents. offsets() may have been planned for larger ones.
+  /// Returns the size in bytes of an arena planned for exactly the binding's extents. The plan in offsets() may be for larger extents.
   size_t own_arena_bytes();
-  /// Called when the binding gets other extents: drops all plans.
+  /// Called when the binding gets other extents. Drops all plans.
   void clear();
 
  private:

@@ -1,4 +1,4 @@
-// The cache of bindings by the values of their program's symbols, and the offset plans that they share.
+// The cache of bindings, found by the values of the program's symbols, and the offset plans that bindings share.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ Bindings::iterator find_bound(Bindings& bindings, const Program& program, std::s
   });
 }
 
-// Moves the bindings with an earlier version of the parameters to `outdated`. A free one among them goes to `spare`, to be rebound.
+// Moves bindings with an earlier version of the parameters to `outdated`. If one of them is free, it goes to `spare` instead, for reuse.
 void drop_outdated(Bindings& bindings, const ParameterVersion* parameters, Bindings& spare, Bindings& outdated) {
   for (auto it = bindings.begin(); parameters && it != bindings.end();) {
     const auto binding = it++;
@@ -39,7 +39,7 @@ void drop_outdated(Bindings& bindings, const ParameterVersion* parameters, Bindi
   }
 }
 
-// Returns the free binding to rebind: the preferred one if it is free, or else the least recently used; bindings.end() if none is.
+// Returns the free binding to reuse: the preferred one if it is free, otherwise the least recently used; bindings.end() if none is free.
 Bindings::iterator choose_free(Bindings& bindings, const Binding* preferred) {
   auto found = bindings.end();
   for (auto it = bindings.begin(); it != bindings.end(); ++it) {
@@ -79,7 +79,7 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   std::shared_ptr<const ParameterVersion> parameters;
   if (ParameterVersions* versions = owner_.parameters()) parameters = versions->current(pool, [this] { let_parameters_go(); });
   Bindings outdated;  // destroyed after the lock is released
-  Bindings spare;     // the list node to bind anew, spliced out of recent_ and back, so that nothing is allocated
+  Bindings spare;     // the list node of the binding to reuse; it is spliced out of recent_ and back, so nothing is allocated
   bool first = false, returns = false;
   {
     std::lock_guard lock(mutex_);
@@ -94,9 +94,9 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
     first = ++statistics_.misses == 1;
     returns = std::ranges::find(left_behind_, hash(symbol_values)) != left_behind_.end();
     drop_outdated(recent_, parameters.get(), spare, outdated);
-    // Rebinds an unused binding, as its memory is allocated already. If extents grow from run to run, earlier ones do not return; then this
-    // takes the binding of the previous run, which is still in the CPU's caches. Extents that returned after their binding was taken get
-    // the least recently used one instead.
+    // Reuses an unused binding, because its memory is allocated already. If extents grow from run to run, earlier extents do not return, so
+    // the binding of the previous run is taken; it is still in the CPU's caches. If extents return after their binding was taken, the least
+    // recently used binding is taken instead.
     if (spare.empty() && recent_.size() >= kCapacity) {
       const Binding* preferred = returns ? nullptr : held;
       const auto found = choose_free(recent_, preferred);
@@ -112,8 +112,8 @@ std::shared_ptr<const Binding> BindingCache::get(std::span<const int64_t> symbol
   std::optional<LoadPhases::Scope> scope;
   if (first) scope.emplace(owner_.first_binding());
   const LoadPhases::Phase phase("first binding");
-  // With recomputation, the arena for the exact extents may be smaller than one for rounded-up extents without recomputation. So extents
-  // are not rounded then.
+  // With recomputation, an arena for the exact extents may be smaller than one for rounded-up extents without recomputation. So, with
+  // recomputation, extents are not rounded up.
   const bool bucketed = !first && program.planning().recompute_fraction == 0;
   spare.front()->bind(symbol_values, max_threads, bucketed, pool, parameters);
   if (log_enabled(LogLevel::verbose, LogCategory::program)) tell_binding(*spare.front());

@@ -21,12 +21,12 @@ struct BudgetBasis {
 
 namespace {
 
-constexpr size_t kLongestReplay = 4;        // maximum number of instructions in a recomputation, each of which writes the value in place
-constexpr size_t kMostInTurn = 3;           // maximum depth of recomputations that depend on recomputed buffers
-constexpr size_t kMaxFreelyOrdered = 2000;  // maximum number of instructions for which other orders are tried, as each order is planned
+constexpr size_t kLongestReplay = 4;        // maximum number of instructions in a recomputation; later ones work in place
+constexpr size_t kMostInTurn = 3;           // maximum depth of nested recomputations, where one needs a buffer that another recomputes
+constexpr size_t kMaxFreelyOrdered = 2000;  // no other orders are tried for more instructions, because each order is planned
 
-/// A node's metadata about recomputation. "always": prefer it to spilling at any cost. "never": do not recompute the node.
-/// MXNet's attribute for mirroring means "always".
+/// A node's metadata about recomputation. "always": recompute rather than spill, at any cost. "never": do not recompute the node. MXNet's
+/// attribute for mirroring means "always".
 enum class Repetition : uint8_t { by_cost, always, never };
 
 Repetition repetition_of(const Node& node) {
@@ -39,10 +39,10 @@ Repetition repetition_of(const Node& node) {
   return Repetition::by_cost;
 }
 
-/// Translates a binding into the planner's input (memory/budget), and the planner's result into a BudgetedPlan.
+/// Translates a binding into the input of the memory planner (memory/budget), and the planner's result into a BudgetedPlan.
 class Budgeting {
  public:
-  /// @param order                order of instructions; empty: the program's
+  /// @param order                order of instructions; empty: the program's order
   /// @param binds_next_versions  see OrderChoice
   Budgeting(const Binding& binding, std::vector<InstructionId> order, bool binds_next_versions)
       : binding_(binding), program_(binding.program()), sizes_(binding.buffer_sizes()), buffers_(sizes_.size()), order_(std::move(order)) {
@@ -51,7 +51,7 @@ class Budgeting {
     describe();
   }
 
-  // Makes the plan begin at `step`: all instructions before it have run.
+  // Makes the plan begin at `step`, as if all earlier instructions had run.
   void begin_at(int32_t step, size_t capacity, const IdVector<BufferId, bool>& is_away) {
     carried_.assign(buffers_.size(), false);
     size_t in_memory = 0;
@@ -92,7 +92,7 @@ class Budgeting {
     return realized(memory::plan_budget(program_.instructions().size(), buffers_, recipes_, capacity, options));
   }
 
-  // Returns null if a buffer is larger here, or would be recomputed in another way.
+  // Returns null if a buffer is larger than in the given plan, or would be recomputed differently.
   std::shared_ptr<const BudgetedPlan> plan_as_for(const BudgetBasis& larger) const {
     const auto suffices = [](const memory::Recipe& here, const memory::Recipe& there) {
       return here.buffer == there.buffer && here.step == there.step && here.extra_bytes <= there.extra_bytes;
@@ -123,9 +123,9 @@ class Budgeting {
   }
 
   struct Chain {
-    std::vector<int32_t> steps;         // steps of the instructions that wrote the buffer's present content, from the first on
-    std::map<BufferId, int32_t> reads;  // other buffers that they read, with the version read
-    std::map<SlotId, int32_t> outer;    // root slots outside of the arena that they read, with the version read
+    std::vector<int32_t> steps;         // steps that have written the buffer's present contents, beginning with the first
+    std::map<BufferId, int32_t> reads;  // other buffers that these steps read, with the version read
+    std::map<SlotId, int32_t> outer;    // root slots outside of the arena that these steps read, with the version read
     bool repeatable = false;
   };
 
@@ -164,20 +164,20 @@ class Budgeting {
       if (instruction.scratch_buffer != kNoBuffer) use(instruction.scratch_buffer, step, /*is_write=*/true);
       note_outputs(instruction);
     }
-    // Drops recipes that read a buffer whose last use is before the step of the recipe.
+    // Drops recipes (recomputations) that read a buffer whose last use is before the step of the recipe.
     std::erase_if(recipes_, [&](const memory::Recipe& recipe) {
       return std::any_of(recipe.reads.begin(), recipe.reads.end(), [&](int32_t read) {
         const auto& uses = buffers_[BufferId{read}].uses;
         return uses.back().step < recipe.step;
       });
     });
-    // Sorts recipes by the time when their contents were written: a recipe may read what earlier recipes recompute.
+    // Sorts recipes by the step that wrote their contents last, because a recipe may read the results of earlier recipes.
     std::stable_sort(recipes_.begin(), recipes_.end(),
                      [&](const auto& a, const auto& b) { return chain_of(a).back() < chain_of(b).back(); });
   }
 
-  // Counts a new version of each output outside of the arena, and of feeds whose memory the output may be bound to: any feed of the same
-  // size, or only the feed that it is the next version of.
+  // Counts a new version of each output outside of the arena. Also counts one for feeds whose memory the output may be bound to: any feed
+  // of the same size, or only the feed whose next version the output is.
   void note_outputs(const Instruction& instruction) {
     for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs)) {
       if (slot == kNoSlot || buffer_of(slot) != kNoBuffer) continue;
@@ -202,7 +202,7 @@ class Budgeting {
 
   void extend(Chain& chain, const Instruction& instruction, int32_t step, const std::vector<BufferId>& reads, BufferId buffer,
               bool in_place, const IdVector<BufferId, int32_t>& version) const {
-    // A buffer that consists of pieces is written by several nodes. It is not recomputed.
+    // A buffer that consists of pieces is written by several nodes. Such a buffer is not recomputed.
     const bool in_pieces = program_.slots()[program_.buffers()[buffer].slot].in_pieces;
     if (!in_place) chain = {.repeatable = !in_pieces};
     chain.steps.push_back(step);
@@ -212,7 +212,7 @@ class Budgeting {
       auto [known, inserted] = chain.reads.emplace(read, version[read]);
       repeatable &= inserted || known->second == version[read];
     }
-    // A held value may have been freed when it is needed again, unless it is an output.
+    // A value outside of the arena (held) may have been freed before it is needed again, unless it is an output.
     const auto operands = program_.operands(instruction);
     for (size_t k = 0; k < instruction.num_inputs; ++k) {
       const SlotId slot = operands[k];
@@ -227,8 +227,8 @@ class Budgeting {
     chain.repeatable = repeatable;
   }
 
-  // Returns true if input `k` affects only outputs other than the buffer. Such an input, for example a running statistic, may have changed
-  // by then.
+  // Returns true if input `k` affects only outputs other than the buffer. Then recomputing the buffer is correct even if the input (for
+  // example a running statistic) has changed.
   bool is_of_others_only(const Instruction& instruction, size_t k, BufferId buffer) const {
     const auto outputs = program_.operands(instruction).subspan(instruction.num_inputs);
     return std::any_of(instruction.node->op->alias.begin(), instruction.node->op->alias.end(), [&](const Alias& alias) {
@@ -238,7 +238,7 @@ class Budgeting {
     });
   }
 
-  // Adds a recipe that recomputes the buffer before the step, and recipes for the buffers that this recipe reads.
+  // Adds a recipe that recomputes the buffer before the step, and recipes for the buffers that the recomputation reads.
   void offer(BufferId buffer, int32_t step, const IdVector<BufferId, Chain>& chains, const IdVector<BufferId, int32_t>& version,
              size_t depth = 0) {
     const auto& uses = buffers_[buffer].uses;
@@ -256,7 +256,7 @@ class Budgeting {
       const Repetition repetition = repetition_of(*instruction.node);
       if (repetition == Repetition::never) return;
       const auto [computing_ns, moving_ns] = estimate_cost(binding_, instruction);
-      // A node marked "always" gets nearly no cost, so that it is preferred, and several such nodes are still compared by cost.
+      // A node marked "always" costs nearly nothing here, so it is preferred. The small factor keeps the costs of such nodes comparable.
       recipe.cost_ns += (computing_ns + moving_ns) * (repetition == Repetition::always ? 1e-6 : 1);
       recipe.extra_bytes = std::max(recipe.extra_bytes, extra_of(instruction, buffer));
     }
@@ -273,7 +273,7 @@ class Budgeting {
 
   const std::vector<int32_t>& chain_of(const memory::Recipe& recipe) const { return chains_.at({BufferId{recipe.buffer}, recipe.step}); }
 
-  // Bytes for the scratch and for the results that are not needed again when the instruction is recomputed.
+  // Bytes needed during the recomputation for scratch memory and for outputs of the instruction other than the buffer.
   size_t extra_of(const Instruction& instruction, BufferId buffer) const {
     size_t bytes = instruction.scratch_buffer != kNoBuffer ? align_up(sizes_[instruction.scratch_buffer], Storage::kAlignment) : 0;
     for (SlotId slot : program_.operands(instruction).subspan(instruction.num_inputs))
@@ -335,7 +335,7 @@ class Budgeting {
     result.first_move.push_back(static_cast<uint32_t>(result.moves.size()));
   }
 
-  // Returns the last step of the buffer's last interval in memory that ends before `step`.
+  // Returns the last step of the latest interval before `step` in which the buffer is in memory.
   static int32_t previous_stay(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
     int32_t last = -1;
     for (const auto& stay : plan.stays[buffer])
@@ -369,7 +369,7 @@ class Budgeting {
   IdVector<BufferId, memory::BudgetBuffer> buffers_;
   std::vector<memory::Recipe> recipes_;
   std::map<std::pair<BufferId, int32_t>, std::vector<int32_t>> chains_;  // the steps to run again, by buffer and step of a recipe
-  std::map<SlotId, int32_t> outer_version_;  // number of times that each root slot outside of the arena has been written
+  std::map<SlotId, int32_t> outer_version_;                              // how often each root slot outside of the arena has been written
   const std::vector<InstructionId> order_;
   IdVector<BufferId, bool> carried_;        // see BudgetedPlan::carried
   IdVector<SlotId, SlotId> next_versions_;  // next version of each slot; empty: an output may be bound to the memory of any feed
@@ -398,7 +398,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_budget(const Binding& binding, size
 
 std::shared_ptr<const BudgetedPlan> plan_rest(const Binding& binding, size_t capacity_bytes, const OrderChoice& order, int32_t step,
                                               const IdVector<BufferId, bool>& is_away) {
-  // An arena may be larger than its contents because of gaps, so each further try keeps fewer values in memory.
+  // Gaps can make an arena larger than its contents, so each further try keeps fewer values in memory.
   constexpr int kTries = 3;
   std::shared_ptr<const BudgetedPlan> best;
   size_t stays = capacity_bytes;
@@ -432,7 +432,7 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
   const memory::BudgetOptions options{.may_spill = false, .one_try = true};
   const double own_price = price_of(own_arena_bytes, 0);
   std::map<double, size_t> promising;  // capacities, sorted by the estimated price of their plans
-  // Bisects the capacity, as a smaller arena nearly always costs more time.
+  // Bisects the capacity, because a smaller arena nearly always costs more time.
   const auto search = [&](double most) {
     constexpr int kHalvings = 6;
     size_t too_small = 0, enough = own_arena_bytes;
@@ -448,9 +448,9 @@ std::shared_ptr<const BudgetedPlan> plan_for_time(const Binding& binding, double
     }
   };
   search(share);
-  if (pays)  // the best ratio may be reached with less than the permitted time
+  if (pays)  // less added time may give a better ratio of saved bytes to time
     for (double part : {0.5, 0.2}) search(share * part);
-  // The estimates do not count gaps in the arena. So at most kTries capacities are planned exactly, those with the best estimates.
+  // The estimates do not count gaps in the arena. So an exact plan is made for the best estimates only, at most kTries of them.
   constexpr int kTries = 3;
   std::shared_ptr<const BudgetedPlan> best;
   double least = own_price;

@@ -34,9 +34,9 @@ namespace {
 constexpr int kUnplaced = -1;
 static_assert(kUnplaced == ControlFlowPlacement::kAnywhere);
 
-// A body's input that is no operand of the instruction that the body belongs to, but a number that the host makes.
+// Marks an input of a body that the host makes (an iteration number or a condition), not an operand of the control-flow instruction.
 constexpr size_t kNone = SIZE_MAX;
-// Returns the index of the operand that a body reads as this input, or kNone.
+// Returns the index of the operand that is this input of a body, or kNone.
 size_t operand_of_body_input(const Instruction& instruction, size_t body, size_t input) {
   const Node& node = *instruction.node;
   const auto& captures = node.bodies[body].captures;
@@ -46,19 +46,19 @@ size_t operand_of_body_input(const Instruction& instruction, size_t body, size_t
   return input;
 }
 
-// A program and its placement, to ask where its values are.
+// A program and its placement. Answers on which device a value is read or made.
 struct Placed {
   const Program& program;
   const DevicePlacement& placement;
 
   SlotId root_of(SlotId slot) const { return program.slots()[slot].root; }
 
-  // Returns the device that runs the first reader of the input on a device; the host if only the host reads it, kUnplaced if nothing does.
+  // Returns the first device other than the host that reads the input; the host if only the host reads it, kUnplaced if nothing does.
   int reader_of(SlotId input) const {
     int found = kUnplaced;
     for (InstructionId i : program.instructions().ids()) {
       const Instruction& instruction = program.instructions()[i];
-      if (instruction.node && reads_only_shapes(*instruction.node->op)) continue;  // reads no elements, wherever they are
+      if (instruction.node && reads_only_shapes(*instruction.node->op)) continue;  // reads no elements, so any device will do
       const auto operands = program.operands(instruction).first(instruction.num_inputs);
       for (size_t k = 0; k < operands.size(); ++k) {
         if (operands[k] == kNoSlot || root_of(operands[k]) != root_of(input)) continue;
@@ -73,8 +73,8 @@ struct Placed {
     return found;
   }
 
-  // Returns the device that makes an output. If the body passes an input on as the output, it is the input's device, found by the input's
-  // index in the body.
+  // Returns the device that makes an output of the body. If the body returns an input unchanged, that is the device of the input.
+  // @param of_input  the device of each input of the body
   int maker_of(SlotId output, std::span<const int> of_input) const {
     int found = DevicePlacement::kHost;
     const auto inputs = program.input_slots();
@@ -100,7 +100,7 @@ class Placer {
     placement_.of_instruction.assign(program.instructions().size(), kUnplaced);
   }
 
-  /// @param of_input  for a body: the devices of its inputs, kUnplaced where that is unknown
+  /// @param of_input  for a body: the device of each of its inputs, or kUnplaced if that is unknown
   DevicePlacement place(std::span<const int> of_input) {
     for (size_t k = 0; k < of_input.size(); ++k) of_root_[root_of(program_.input_slots()[k])] = of_input[k];
     if (!program_.is_body()) place_arguments();
@@ -131,7 +131,7 @@ class Placer {
     if (!instruction.bodies.empty()) place_bodies(i);
     if (!runs_on_devices(program_, instruction)) {
       device = DevicePlacement::kHost;
-      return;  // outputs of this node have no place, so that their readers are not placed on the host because of them
+      return;  // the outputs stay unplaced; otherwise their readers would be placed on the host
     }
     if (request_.of_node) device = request_.of_node(*instruction.node);
     // A device's own kernel runs on that device wherever its operands are.
@@ -142,7 +142,7 @@ class Placer {
       if (output != kNoSlot && device != kUnplaced) of_root_[root_of(output)] = device;
   }
 
-  // Places the bodies. Then places the operands where the bodies read them, and the outputs where the bodies make them.
+  // Places the bodies. Then places each operand where the bodies read it, and each output where the bodies make it.
   void place_bodies(InstructionId i) {
     const Instruction& instruction = program_.instructions()[i];
     const auto operands = program_.operands(instruction);
@@ -178,7 +178,7 @@ class Placer {
 
   void place_by_readers() {
     const auto instructions = program_.instructions();
-    IdVector<SlotId, int> of_reader(program_.slots().size(), kUnplaced);  // by root slot: the device of the earliest reader that is placed
+    IdVector<SlotId, int> of_reader(program_.slots().size(), kUnplaced);  // for each root slot: device of its earliest placed reader
     for (InstructionId i : instructions.ids().reversed()) {
       int& device = placement_.of_instruction[i];
       const auto operands = program_.operands(instructions[i]);

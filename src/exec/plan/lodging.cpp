@@ -63,7 +63,7 @@ class Arena {
   }
 
  private:
-  // Returns the first step that writes each root slot.
+  // Returns, for each root slot, the first step that writes it.
   IdVector<SlotId, int32_t> first_writes() const {
     IdVector<SlotId, int32_t> first(program_.slots().size(), INT32_MAX);
     const auto instructions = program_.instructions();
@@ -76,8 +76,8 @@ class Arena {
     return first;
   }
 
-  // Takes the smallest sufficient gap between the ranges that are used at the step or later, or enlarges the arena if some bytes at its end
-  // are free.
+  // Takes the smallest gap that is large enough between ranges in use at this step or later. If there is none, may enlarge the arena, if
+  // bytes at its end are free.
   size_t take(int32_t step, size_t size_bytes) {
     size_t best = Lodgings::Place::kNone, smallest = SIZE_MAX, covered = 0;
     const auto consider = [&](size_t end) {

@@ -1,4 +1,4 @@
-// Places gradients that a run hands out in parts of its arena that no later step uses. That saves memory for them.
+// Places gradients that a run hands out in parts of its arena that no later step uses, so that they need no memory of their own.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,9 @@ struct Lodgings {
     int32_t made_at = 0;    ///< the first step that writes the output
     bool found() const { return offset != kNone; }
   };
-  /// One per entry of Program::preallocated(). Not found: the slot is no output gradient, or it does not fit into the arena.
+  /// One per entry of Program::preallocated(). Its offset is kNone if the slot is not an output gradient or does not fit into the arena.
   std::vector<Place> places;
-  size_t arena_bytes = 0;  ///< size of the arena, including what gradients need beyond its planned end
+  size_t arena_bytes = 0;  ///< size of the arena, including bytes that gradients need beyond the planned size
 };
 
 /// Finds arena offsets for the gradients that a run hands out. Each gradient occupies its bytes from the step that makes it until the

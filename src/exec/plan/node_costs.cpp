@@ -26,7 +26,7 @@ std::pair<double, double> estimate_cost(const Binding& binding, const Instructio
   return {cost.flops / kFlopsPerNs, cost.bytes / kBytesPerNs};
 }
 
-// A rough estimate suffices: it may be wrong by a factor of several.
+// A rough estimate suffices; an error by a factor of several does no harm.
 void NodeCosts::estimate(const Binding& binding) {
   const auto instructions = binding.program().instructions();
   hints_.assign(instructions.size(), {});
@@ -57,7 +57,7 @@ void NodeCosts::judge(const Program& program) {
       worth_[i] = hints_[i].estimated_ns > kExpensiveNs ? Worth::yes : Worth::no;
     if (worth_[i] != Worth::no) candidates.push_back(i);
   }
-  // A custom operator's kernel may continue on another thread, so that even one such node makes parallel execution worthwhile.
+  // A custom operator's kernel may continue on another thread, so even one node of this kind makes parallel execution worthwhile.
   wide_ = instructions.size() > 1 && std::any_of(instructions.begin(), instructions.end(), [](const Instruction& instruction) {
             return instruction.dynamic && instruction.kernel && is_custom_op(*instruction.node->op);
           });

@@ -12,7 +12,7 @@ namespace treadle::exec {
 class Binding;
 class Plans;
 
-/// Returns the estimated nanoseconds for arithmetic and for moving bytes, at the rates of one core.
+/// Returns the estimated nanoseconds for the arithmetic and for the memory traffic of an instruction, at the rates of one core.
 std::pair<double, double> estimate_cost(const Binding& binding, const Instruction& instruction);
 
 class NodeCosts {
@@ -20,17 +20,17 @@ class NodeCosts {
   /// @param plans  the program's plans, with measured times; must outlive this object
   explicit NodeCosts(Plans& plans) : plans_(plans) {}
 
-  /// Called when the binding gets new extents. For programs that run by readiness, also decides which nodes are worth another thread.
+  /// Called when the binding gets new extents. If the program runs nodes in parallel, also decides which nodes are worth another thread.
   void estimate(const Binding& binding);
 
-  /// Returns the scheduler's facts about a node for shared devices; an empty hint before estimate().
+  /// Returns what the scheduler of shared devices needs to know about a node; an empty hint before estimate().
   sharing::NodeHint hint(InstructionId instruction) const { return hints_.empty() ? sharing::NodeHint{} : hints_[instruction]; }
-  /// Returns true if the instruction is worth another thread. @pre the program has a schedule by readiness
+  /// Returns true if the instruction is worth passing to another thread. @pre the program has a ParallelPlan
   bool expensive(InstructionId instruction) const {
     const Worth worth = worth_[instruction];
     return worth == Worth::yes || (worth == Worth::if_measured && is_measured_expensive(instruction));
   }
-  /// Returns true if parallel execution may pay: two instructions that are or may be expensive do not depend on each other, or a custom
+  /// Returns true if parallel execution may pay off: two (possibly) expensive instructions do not depend on each other, or a custom
   /// operator's kernel may continue on another thread.
   bool wide() const { return wide_; }
 

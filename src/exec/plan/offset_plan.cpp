@@ -18,8 +18,8 @@ int64_t bucket_of(int64_t extent) {
   return (extent + step - 1) / step * step;
 }
 
-// Returns the most steps of the exact search, which runs if greedy plans miss the lower bound (rare). Its limit is steps, not time, so that
-// the same extents always get the same plan. Programs with many buffers are planned greedily only, to load fast.
+// Returns the maximum number of steps of the exact search, which runs if greedy plans miss the lower bound (rare). Steps are limited, not
+// time, so that the same extents always get the same plan. Programs with many buffers get greedy plans only, to load fast.
 int64_t search_steps(size_t num_buffers) { return num_buffers <= 400 ? 2 * static_cast<int64_t>(num_buffers) : 0; }
 constexpr double kNoLimitSeconds = 1e6;
 
@@ -38,7 +38,7 @@ IdVector<BufferId, size_t> bucketed_sizes(const Program& program, const IdVector
   try {
     program.extents().code.run(upper);
   } catch (const Error&) {
-    upper = values;  // the rounded extents do not broadcast, so the exact ones are used
+    upper = values;  // the rounded extents do not broadcast, so use the exact ones
   }
   IdVector<BufferId, size_t> bounds = sizes;
   for (BufferId b : bounds.ids()) {

@@ -22,14 +22,14 @@ struct OffsetPlan {
   }
 };
 
-/// Computes offsets and the arena's size for the plan's sizes. They are valid for every order in which the program's instructions may run.
+/// Computes offsets and arena size from the plan's buffer sizes. They are valid for every permitted order of the program's instructions.
 void add_offsets(const Program& program, OffsetPlan& plan);
 
-/// Returns the bytes of a slot for these values of the program's expressions.
+/// Returns the size in bytes of a slot, for given values of the program's symbolic expressions.
 size_t bytes_for(const Program& program, SlotId slot, std::span<const int64_t> values);
 
-/// Rounds sizes up, so that one plan serves extents that grow from run to run. Each symbol is rounded up to one of eight values per power
-/// of two, by at most 12.5 %.
+/// Rounds sizes up, so that one plan serves extents that grow from run to run. Each symbol is rounded up to one of the eight values between
+/// two powers of two, by at most 12.5 %.
 /// @param sizes   sizes for `values`, in bytes
 /// @param values  the values of the program's expressions
 IdVector<BufferId, size_t> bucketed_sizes(const Program& program, const IdVector<BufferId, size_t>& sizes,

@@ -10,8 +10,8 @@
 namespace treadle::exec {
 namespace {
 
-/// The dependencies that every order must keep. Each content of a buffer, or of memory outside of the arena, must be written before it is
-/// read, and read before another content replaces it.
+/// The dependencies that every order must keep. Contents of a buffer, or of memory outside of the arena, must be written before they are
+/// read, and read before they are overwritten.
 class Dependencies {
  public:
   explicit Dependencies(const Binding& binding) : binding_(binding), program_(binding.program()) {
@@ -33,9 +33,9 @@ class Dependencies {
 
  private:
   struct Unit {
-    int32_t content = -1;          // index of its present content in bytes_; -1: none yet
-    std::vector<int32_t> readers;  // instructions that read the present content
-    std::vector<int32_t> users;    // instructions that read or wrote any content so far
+    int32_t content = -1;          // index in bytes_ of its present contents; -1: none yet
+    std::vector<int32_t> readers;  // instructions that read the present contents
+    std::vector<int32_t> users;    // instructions that have read or written any contents so far
   };
 
   const Slot& slot(SlotId index) const { return program_.slots()[index]; }
@@ -58,11 +58,11 @@ class Dependencies {
       if (slot(index).location == LocationKind::held && slot(index).static_shape) write_over_feeds(index, step);
     }
     if (instruction.scratch_buffer != kNoBuffer) write(index_of(instruction.scratch_buffer), step);
-    // The instruction that frees a held value must remain the last one to use it.
+    // The instruction that frees a reference-counted (held) value must remain the last one to use it.
     for (SlotId index : program_.releases().subspan(instruction.first_release, instruction.num_releases))
       follow(units_[unit_of(index)].users, step);
-    // An update stays behind all earlier instructions that are no updates: its results may be bound to the memory of its inputs, which
-    // these instructions read or recompute.
+    // An optimizer's update stays after all earlier instructions that are not updates. Its results may be bound to the memory of its
+    // inputs, which these instructions read or recompute.
     const bool updates = is_update(*instruction.node);
     if (updates)
       follow(others_, step);
@@ -78,18 +78,18 @@ class Dependencies {
 
   void read(size_t index, int32_t step) {
     Unit& unit = units_[index];
-    if (unit.content < 0) make_content(index);  // the unit's first content existed before the run
+    if (unit.content < 0) make_content(index);  // the first contents existed before the run
     steps_[static_cast<size_t>(step)].reads.push_back(unit.content);
     unit.readers.push_back(step);
     unit.users.push_back(step);
   }
 
-  // Replaces the content of a unit, in place if the instruction reads the old content.
+  // Replaces the contents of a unit, in place if the instruction reads the old contents.
   void write(size_t index, int32_t step) {
     Unit& unit = units_[index];
     memory::Step& writer = steps_[static_cast<size_t>(step)];
     const int32_t old = unit.content;
-    // The instruction writes another part of the same content.
+    // Nothing to do if the instruction has already written another part of these contents.
     if (old >= 0 && std::find(writer.writes.begin(), writer.writes.end(), old) != writer.writes.end()) return;
     follow(unit.readers, step);
     make_content(index);
@@ -101,7 +101,7 @@ class Dependencies {
     unit.users.push_back(step);
   }
 
-  // Counts an output as a write to each feed of the same size, as it may be bound to that feed's memory.
+  // Treats an output as a write to every feed of the same size, because the output may be bound to that feed's memory.
   void write_over_feeds(SlotId output, int32_t step) {
     const auto inputs = program_.input_slots();
     for (size_t i = 0; i < inputs.size(); ++i)
@@ -120,9 +120,9 @@ class Dependencies {
   const Program& program_;
   std::vector<Unit> units_;  // buffers first, then root slots
   std::vector<size_t> feeds_;
-  std::vector<int32_t> others_;  // earlier steps that are no updates
+  std::vector<int32_t> others_;  // earlier steps that are not updates
   std::vector<memory::Step> steps_;
-  std::vector<size_t> bytes_;  // size of each content
+  std::vector<size_t> bytes_;  // size of each version of a unit's contents
 };
 
 }  // namespace

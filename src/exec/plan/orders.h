@@ -1,4 +1,4 @@
-// Finds other orders of a program's instructions that may need less memory.
+// Finds orders of a program's instructions, other than its own, that may need less memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace treadle::exec {
 
 class Binding;
 
-/// Returns the program's order, followed by other orders in which every instruction reads the same contents.
+/// Returns the program's own order, followed by other orders in which every instruction reads the same values.
 std::vector<std::vector<InstructionId>> orders_to_try(const Binding& binding);
 
 }  // namespace treadle::exec

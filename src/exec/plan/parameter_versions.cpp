@@ -32,7 +32,7 @@ std::shared_ptr<const ParameterVersion> ParameterVersions::current(ThreadPool* p
   if (!current_ || current_->numbers != made->numbers) {
     AllocationScope scope(parameters.memory(), MemoryClass::packed);
     before_change();
-    // Keeps packed states that are still valid. Frees the others before new ones are made, unless a run in flight uses them.
+    // Keeps packed weights that are still valid. Frees the others before new ones are made, unless a run in progress uses them.
     const auto instructions = parameters.instructions();
     made->packed.resize(instructions.size());
     for (size_t i = 0; i < instructions.size(); ++i)
@@ -84,8 +84,8 @@ void ParameterVersions::pack(ParameterVersion& version, ThreadPool* pool) const 
   if (first_error) std::rethrow_exception(first_error);
 }
 
-// Keeps the elements that runs read. Derived values that runs do not read are freed, as the kernels have packed copies; parameters
-// themselves belong to their owner.
+// Keeps the elements that runs read. Derived values that runs do not read are freed, because kernels have packed copies of them. Parameters
+// are not freed here, because their owner manages them.
 void ParameterVersions::keep_elements(ParameterVersion& version) const {
   const Graph& graph = program_.graph();
   const ProgramParameters& parameters = *program_.parameters();

@@ -29,21 +29,21 @@ class Plans {
   Plans& of_body(const Program& body) { return *bodies_.at(&body); }
 
   BindingCache& bindings() { return bindings_; }
-  /// The times that the phases of the first binding took.
+  /// The times that the phases of making the first binding took.
   LoadPhases& first_binding() { return first_binding_; }
   /// Null if the program has no parameters that may change.
   ParameterVersions* parameters() { return parameters_.get(); }
-  /// The packed state of an instruction's kernel, as of the last run's version of the parameters; null if there is none.
+  /// The weights packed by the instruction's kernel, for the parameter version of the last run; null if there are none.
   std::shared_ptr<PackedState> latest_packed(const Instruction& instruction) const;
 
-  /// Average time of a dynamic instruction over recent runs by readiness, in nanoseconds. It decides on which thread the instruction runs,
-  /// never its result.
+  /// Average time in nanoseconds of a dynamic instruction over recent parallel runs. It affects only the thread on which the instruction
+  /// runs, never the result.
   std::atomic<uint32_t>& measured_ns(InstructionId instruction) { return measured_ns_[index_of(instruction)]; }
-  /// Counters of node times. Each run in flight that counts has a separate set.
+  /// Counters of node times. Each run in progress that measures node times has its own set.
   NodeCounterList& counters() { return counters_; }
 
-  /// Returns true if gradients that a run hands out may be in its arena (plan/lodging.h). Becomes false for all later runs once a caller
-  /// has kept the gradients of one run while the next one began: each run would need a new arena.
+  /// Returns true if a run may store the gradients that it hands out in its arena (plan/lodging.h). Becomes false for all later runs once a
+  /// caller has kept the gradients of one run while the next one began, because then each run would need a new arena.
   bool lodges_gradients() const {
     return program_.first_gradient() != kNoSlot && !program_.parallel() && lodges_gradients_.load(std::memory_order_relaxed);
   }

@@ -1,11 +1,11 @@
-// A flag of a plan: it has been verified.
+// A flag that tells whether a plan has been verified.
 #pragma once
 
 #include <atomic>
 
 namespace treadle::exec {
 
-/// Runs that share a plan share its flag, so that later runs need not verify the plan again. A copy begins as unverified, as the copied
+/// Runs that share a plan share its flag, so later runs need not verify the plan again. A copy of the flag begins unset, because the copied
 /// plan may be changed. Thread-safe.
 class Proof {
  public:

@@ -22,7 +22,7 @@ class StreamPlanner {
     for (int device = 0; device < num_devices; ++device) {
       first_stream_.push_back(static_cast<int>(plan_.streams.size()));
       for (int s = 0; s < std::max(1, options.compute_streams); ++s) plan_.streams.push_back({device, Queue::compute});
-      if (device == DevicePlacement::kHost) continue;  // the other device's copy streams serve both directions
+      if (device == DevicePlacement::kHost) continue;  // the copy streams of the other device serve both directions
       plan_.streams.push_back({device, Queue::copy_in});
       plan_.streams.push_back({device, Queue::copy_out});
     }
@@ -45,17 +45,17 @@ class StreamPlanner {
   }
 
  private:
-  // The locations that a step reads and writes, from which its fences follow.
+  // The locations that a step reads and writes. The fences of the step follow from them.
   struct Access {
     std::vector<LocationId> reads, writes;
   };
   struct History {
     StepId writer = kNoStep;
-    std::vector<StepId> readers;  // steps that have read it since
+    std::vector<StepId> readers;  // steps that have read the location since
   };
 
   const Slot& slot_of(SlotId slot) const { return program_.slots()[slot]; }
-  // Known values have separate bytes, even if they are views.
+  // A known value has its own bytes, even if it is a view of another value.
   SlotId key_of(SlotId slot) const { return slot_of(slot).location == LocationKind::known ? slot : slot_of(slot).root; }
 
   LocationId make_location(SlotId slot, int device) {
@@ -74,7 +74,7 @@ class StreamPlanner {
     return plan_.locations.add(std::move(made));
   }
 
-  // Returns the value's location on the device. Adds a copy step if it is not there yet.
+  // Returns the location of the value on this device. If the device does not have the value yet, adds a copy step.
   LocationId location_on(SlotId slot, int device) {
     const SlotId key = key_of(slot);
     auto& places = where_[key];
@@ -90,7 +90,7 @@ class StreamPlanner {
       if (where == device) return location;
     const LocationId target = make_location(key, device);
     if (kind != LocationKind::constant) {
-      // Copies from the device that made the value. A feed is copied from the device that DevicePlacement::of_argument names for it.
+      // Copies from the device that made the value. For a feed, DevicePlacement::of_argument may name the device.
       const bool at_home = placement_.of_argument.contains(key) && places.size() > 1;
       const auto [from, source] = places[at_home ? 1 : 0];
       const bool sends = from != DevicePlacement::kHost;
@@ -141,7 +141,7 @@ class StreamPlanner {
                               (device == DevicePlacement::kHost && !apart && reads_only_shapes(*instruction.node->op));
         locations.push_back(anywhere ? any_location(operands[k]) : location_on(operands[k], on));
         access.reads.push_back(locations.back());
-        // The host's part of a device's kernel reads the operand when the kernel is issued, so that its copy must have arrived.
+        // The host's part of a device kernel reads the operand when the kernel is issued, so the copy must have arrived by then.
         if (!apart && device != DevicePlacement::kHost && reads_on_host(instruction, k)) wait_for_copy_to(locations.back());
       } else if (is_view(instruction, operands, k)) {
         locations.push_back(location_on(operands[k], device));
@@ -162,7 +162,7 @@ class StreamPlanner {
     add_step(std::move(step), access);
   }
 
-  // Returns true for an output that is a view of an input, so that the kernel writes nothing.
+  // Returns true if the output is a view of an input, so that the kernel does not write it.
   bool is_view(const Instruction& instruction, std::span<const SlotId> operands, size_t k) const {
     for (const Alias& alias : instruction.node->op->alias) {
       if (alias.kind != Alias::Kind::view || alias.input >= instruction.num_inputs ||
@@ -174,8 +174,8 @@ class StreamPlanner {
     return false;
   }
 
-  // Returns the location that an output is written to: in place if the device has the value that is written over. Copies on other devices
-  // become outdated.
+  // Returns the location that an output is written to. If the output overwrites a value, and the device has that value, this is the value's
+  // location. Copies on other devices become outdated.
   LocationId location_to_write(SlotId slot, int device) {
     const SlotId key = key_of(slot);
     auto& places = where_[key];
@@ -201,8 +201,8 @@ class StreamPlanner {
     return steps;
   }
 
-  // Chooses the stream whose last step the kernel depends on, so that a chain stays on one stream; otherwise the stream with the fewest
-  // steps.
+  // Chooses the stream whose last step the kernel depends on, so that a chain of kernels stays on one stream. Otherwise chooses the stream
+  // with the fewest steps.
   int choose_stream(int device, const Access& access) const {
     const int first = stream_of(device, Queue::compute), count = std::max(1, options_.compute_streams);
     if (count == 1) return first;
@@ -254,8 +254,8 @@ class StreamPlanner {
     if (found.memory == Memory::planned && (found.uses.empty() || found.uses.back() != step)) found.uses.push_back(step);
   }
 
-  // Groups successive kernels of a stream. Only the first step of a bulk waits for others, and only its last step is waited for, so that
-  // the bulk can be issued when its first step is due.
+  // Groups successive kernels of a stream into bulks. Only the first step of a bulk waits for other steps, and other steps wait only for
+  // its last one, so a bulk can be issued when its first step can.
   void make_bulks() {
     auto is_yield = [&](const StreamPlan::Step& step) { return !step.is_copy() && program_.instructions()[step.instruction].is_yield; };
     const auto is_dynamic = [&](const StreamPlan::Step& step) {
@@ -265,7 +265,7 @@ class StreamPlanner {
       return is_dynamic(step) || (step.is_copy() && step.host_waits);
     });
     const size_t cap = data_dependent ? 1 : std::max<size_t>(1, options_.max_bulk);
-    std::vector<int32_t> open(plan_.streams.size(), -1);  // by stream: the bulk that its next kernel may join; -1: none
+    std::vector<int32_t> open(plan_.streams.size(), -1);  // for each stream: the bulk that its next kernel may join; -1: none
     for (StepId i : plan_.steps.ids()) {
       const StreamPlan::Step& step = plan_.steps[i];
       int32_t& bulk = open[static_cast<size_t>(step.stream)];
@@ -289,7 +289,7 @@ class StreamPlanner {
   std::vector<int> first_stream_;                                    // first stream of each device
   std::vector<StepId> tails_;                                        // last step of each stream
   std::vector<int32_t> lengths_;                                     // number of steps of each stream
-  IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // by root slot: the devices that have its current content, and where
+  IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // for each root slot: (device, location) of its current contents
   IdVector<LocationId, StepId> last_touch_;
   IdVector<LocationId, History> history_;
 };

@@ -15,12 +15,12 @@
 namespace treadle::exec {
 
 struct StreamOptions {
-  int compute_streams = 1;     ///< compute streams per device; independent branches go to different streams
+  int compute_streams = 1;     ///< compute streams per device; independent branches of the graph use different streams
   size_t max_bulk = SIZE_MAX;  ///< maximum number of kernels that are issued as one piece of work
-  std::vector<bool> at_once;   ///< by device: Device::calls_work_at_once(); empty: false for all
+  std::vector<bool> at_once;   ///< for each device: Device::calls_work_at_once(); empty: false for all
 };
 
-/// The plan is made once for a program and its placement. It does not depend on extents.
+/// The streams, copies and fences of a program. Made once for a program and its placement, independently of extents.
 struct StreamPlan {
   enum class Queue : uint8_t { compute, copy_in, copy_out };
   struct Stream {
@@ -28,7 +28,7 @@ struct StreamPlan {
     Queue queue;
   };
 
-  /// The bytes of a value on one device. Copies of a value on other devices are other locations.
+  /// The bytes of a value on one device. A copy of the value on another device is another location.
   struct Location {
     enum class Memory : uint8_t {
       planned,   ///< at an offset in the arena of the device
@@ -36,31 +36,31 @@ struct StreamPlan {
       constant,  ///< a constant; devices get one copy for all runs
       given,     ///< a feed or known value in the host's memory
     };
-    SlotId slot = kNoSlot;  ///< the root slot; kNoSlot: scratch of a kernel
+    SlotId slot = kNoSlot;  ///< the root slot; kNoSlot: the location is scratch memory of a kernel
     int device = 0;
     Memory memory = Memory::planned;
-    BufferId buffer = kNoBuffer;  ///< planned: the program's buffer that gives its size
-    int32_t num_steps = 0;        ///< number of steps that access it
-    std::vector<StepId> uses;     ///< planned: all steps that access it, ascending; the first one writes it
+    BufferId buffer = kNoBuffer;  ///< for planned memory: the program's buffer, which tells the size
+    int32_t num_steps = 0;        ///< number of steps that access the location
+    std::vector<StepId> uses;     ///< for planned memory: all steps that access it, ascending; the first one writes it
   };
 
   struct Step {
     InstructionId instruction = kNoInstruction;             ///< kNoInstruction if the step is a copy
     LocationId source = kNoLocation, target = kNoLocation;  ///< used if the step is a copy
-    uint32_t first_operand = 0;  ///< for a kernel: index into `operands`, which has one location per operand, kNoLocation for an absent one
+    uint32_t first_operand = 0;        ///< for a kernel: index into `operands`: one location per operand, kNoLocation if it is absent
     LocationId scratch = kNoLocation;  ///< used if the step is a kernel
     int stream = 0;
-    /// The host waits for the step, because it reads a copied value, or extents of outputs that only the step determines.
+    /// True if the host waits for the step: it reads the copied value, or extents of outputs that are known only after the step.
     bool host_waits = false;
-    bool records = false;       ///< the step records an event, for which another step waits
-    std::vector<StepId> waits;  ///< fences: steps on other streams that must end first. Omits those that another fence implies
+    bool records = false;       ///< true if the step records an event because another step waits for it
+    std::vector<StepId> waits;  ///< fences: steps on other streams that must end first, without those implied by another fence
 
     bool is_copy() const { return instruction == kNoInstruction; }
   };
 
   std::vector<Stream> streams;
   IdVector<LocationId, Location> locations;
-  /// In the program's order; each copy is right before its first reader, or for outputs right after their writer
+  /// In the program's order. Each copy is right before its first reader; copies of outputs to the host follow the step that writes them.
   IdVector<StepId, Step> steps;
   std::vector<LocationId> operands;
   std::vector<std::vector<StepId>> bulks;                   ///< groups of steps that are issued as one piece of work, in the order of issue
@@ -68,9 +68,9 @@ struct StreamPlan {
 
   int num_copies() const;
   int num_fences() const;
-  /// Returns true if step a ends before step b begins, by the order within streams and the fences.
+  /// Returns true if the order within streams and the fences ensure that step a ends before step b begins.
   bool happens_before(StepId a, StepId b) const { return a != b && clock(b)[static_cast<size_t>(steps[a].stream)] >= position_[a]; }
-  /// Returns true if two planned locations of one device may be in use at the same time, so that they must not share bytes.
+  /// Returns true if two planned locations on one device may be in use at the same time. Then they must not share bytes.
   bool conflict(const Location& a, const Location& b) const { return !all_before(a, b) && !all_before(b, a); }
 
  private:
@@ -81,13 +81,13 @@ struct StreamPlan {
       if (!happens_before(use, b.uses.front())) return false;
     return true;
   }
-  // Vector clocks: by step and stream, the last position on the stream that happens before the step or is the step
+  // Vector clocks. For each step and stream: position of the last step on that stream that is, or happens before, this step.
   std::vector<int32_t> clocks_;
   IdVector<StepId, int32_t> position_;  // position of each step on its stream
 };
 
-/// Makes the plan. A step comes after the writers of what it reads and after the readers of what it writes over. It gets a fence for each
-/// of them that neither another fence nor the order within a stream implies.
+/// Makes the plan. A step comes after the writers of the values it reads, and after the readers of the values it overwrites. It gets a
+/// fence for each of these steps, unless another fence or the order within a stream implies it.
 /// @param num_devices  includes the host, which is device 0
 StreamPlan plan_streams(const Program& program, const DevicePlacement& placement, int num_devices, const StreamOptions& options = {});
 

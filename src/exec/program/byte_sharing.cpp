@@ -34,10 +34,10 @@ Reachability order_by_data(const Program& program) {
   return order;
 }
 
-// Returns the peak of live arena bytes, without scratch memory.
+// Returns the peak number of bytes in use in the arena, without scratch memory.
 size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const InstructionSet& elided) {
-  constexpr int64_t kSomeExtent = 16;  // extent assumed for unknown ones
-  constexpr double kMostBytes = 1e12;  // maximum bytes of a value, so that sums do not overflow
+  constexpr int64_t kSomeExtent = 16;  // assumed for every extent that is not constant
+  constexpr double kMostBytes = 1e12;  // maximum assumed size of a value in bytes, so that sums do not overflow
   const Instructions instructions = program.instructions();
   IdVector<SlotId, InstructionId> first(slots.size(), kNoInstruction), last = first;
   for (InstructionId i : instructions.ids()) {
@@ -63,7 +63,7 @@ size_t peak_of(const Program& program, IdSpan<SlotId, const Slot> slots, const I
   return memory::max_live_bytes(buffers);
 }
 
-// The program's data on which all decisions depend.
+// The data about the program on which all decisions depend.
 struct Facts {
   Facts(const Program& of, const ProgramOptions& by) : program(of), options(by), last_use(of.slots().size(), kNoInstruction) {
     for (InstructionId i : program.instructions().ids())
@@ -75,13 +75,13 @@ struct Facts {
   const Program& program;
   const ProgramOptions& options;
   IdVector<SlotId, InstructionId> last_use;  // the last instruction that has the slot as an operand
-  std::optional<Reachability> order;         // order of instructions that may run at once; nullopt: they run one after the other
+  std::optional<Reachability> order;         // dependencies, if instructions may run at the same time; nullopt: they run in sequence
 };
 
-// One possible way to share bytes, decided instruction by instruction. The root of a slot is the slot whose bytes it shares.
+// One way to share bytes, decided instruction by instruction. The root of a slot is the slot whose bytes it shares (or the slot itself).
 class Decision {
  public:
-  /// @param in_pieces  Concats and Splits that may stay in place.
+  /// @param in_pieces  Concats and Splits that may work in place, without copying their pieces.
   Decision(const Facts& facts, const InstructionSet& in_pieces)
       : facts_(facts),
         program_(facts.program),
@@ -101,7 +101,7 @@ class Decision {
       if (!instruction.dynamic && !facts_.options.observable) share_operands(step, instruction);
       note_accesses(step, instruction);
     }
-    // A root may have become an output after other slots began to share its bytes.
+    // A root may have been made an output after other slots began to share its bytes. So the location is copied to these slots again.
     for (Slot& shared : result_.slots)
       if (shared.root != kNoSlot) shared.location = slot(shared.root).location;
     place_in_outputs(program_, result_.slots, result_.places, result_.elided, facts_.order ? &*facts_.order : nullptr,
@@ -114,14 +114,14 @@ class Decision {
   // The slots that share the bytes of a root.
   struct Root {
     InstructionId last_use = kNoInstruction;
-    bool is_split = false;                // some slots are pieces of the root
-    std::vector<InstructionId> accesses;  // instructions that read or write the bytes; only if instructions may run at once
+    bool is_split = false;                // true if outputs of a Split lie within the root
+    std::vector<InstructionId> accesses;  // instructions that read or write the bytes; empty if instructions run in sequence
   };
 
   Slot& slot(SlotId index) { return result_.slots[index]; }
   SlotId root_of(SlotId index) const { return result_.slots[index].root; }
 
-  // Makes the slot share the bytes of `in`, whose root becomes its root.
+  // Makes `out` share the bytes of `in`: the root of `in` becomes the root of `out`.
   void join(SlotId out, SlotId in) {
     const SlotId root = root_of(in);
     slot(out).root = root;
@@ -129,7 +129,7 @@ class Decision {
     roots_[root].last_use = std::max(roots_[root].last_use, facts_.last_use[out]);
   }
 
-  // Applies the first of the operator's aliases that is possible here.
+  // Applies the first possible alias (way to share memory between input and output) that the operator declares.
   void share_operands(InstructionId step, const Instruction& instruction) {
     const auto operands = program_.operands(instruction);
     for (const Alias& alias : instruction.node->op->alias) {
@@ -152,13 +152,13 @@ class Decision {
     }
   }
 
-  // True if `out` may be a view of `in`. False if `out` is an output, which must have separate bytes, or a known value, which has none in
-  // the arena.
+  // Returns true if `out` may be a view of `in`. Returns false if `out` is an output of the program, which needs its own bytes, or if the
+  // value is known, because then it has no bytes in the arena.
   bool can_view(SlotId in, SlotId out) {
     const SlotId root = root_of(in);
     if (slot(root).location == LocationKind::known) return false;
     if (!slot(out).is_output) return true;
-    // If the root is not an output itself, it can be computed directly into this output.
+    // Exception: if the root is not an output itself, the root can be computed directly in the memory of this output.
     if (slot(root).location != LocationKind::arena || slot(root).is_output || !same_size(program_.type(in), program_.type(root)))
       return false;
     slot(root).location = LocationKind::held;
@@ -166,7 +166,7 @@ class Decision {
     return true;
   }
 
-  // True if a kernel that may write over its input can do so here, because nothing later reads the input's bytes.
+  // Returns true if the kernel, which can overwrite this input, may do so here, because no later instruction reads the input's bytes.
   bool can_write_over(InstructionId step, const Instruction& instruction, const Alias& alias, SlotId in, SlotId out) {
     const SlotId root_slot = root_of(in);
     const Root& root = roots_[root_slot];
@@ -175,20 +175,20 @@ class Decision {
     if (root.last_use > step || !same_size(program_.type(in), program_.type(out))) return false;
     if (root.is_split && reads_another_piece(instruction, in)) return false;
     if (reads_elsewhere(instruction, alias, root_slot)) return false;
-    // If instructions run concurrently, all others that access the bytes must come before this one.
+    // If instructions run in parallel, all others that access the bytes must come before this one.
     return !facts_.order ||
            std::all_of(root.accesses.begin(), root.accesses.end(), [&](InstructionId other) { return facts_.order->before(other, step); });
   }
 
-  // True if another operand shares bytes of the same root. It may begin at another offset than the input that is to be written over.
+  // Returns true if another operand shares bytes with `in`. That operand may begin at another offset than `in`, which is to be overwritten.
   bool reads_another_piece(const Instruction& instruction, SlotId in) const {
     const auto inputs = program_.operands(instruction).first(instruction.num_inputs);
     return std::any_of(inputs.begin(), inputs.end(),
                        [&](SlotId other) { return other != kNoSlot && other != in && root_of(other) == root_of(in); });
   }
 
-  // True if `in` shares bytes with an input that the output must not overwrite. If the residual of a product is its A as well, later
-  // columns would be products of sums.
+  // Returns true if `in` shares bytes with an input that the output must not overwrite. Example: if the matrix A of a product is also the
+  // residual that is added, overwriting it would change A before the later columns are computed.
   bool reads_elsewhere(const Instruction& instruction, const Alias& alias, SlotId root) const {
     const std::vector<Alias>& aliases = instruction.node->op->alias;
     const auto operands = program_.operands(instruction);
@@ -203,7 +203,7 @@ class Decision {
     return false;
   }
 
-  // Places the outputs of a Split within its input.
+  // Makes the outputs of a Split views within its input.
   void cut_up(const Instruction& split) {
     const auto operands = program_.operands(split);
     const SlotId in = operands[0];
@@ -216,7 +216,7 @@ class Decision {
     const auto outputs = operands.subspan(split.num_inputs);
     for (size_t k = 0; k < outputs.size(); ++k) {
       const SlotId out = outputs[k];
-      if (out == kNoSlot) return;  // the size of this output is unknown, and so is the offset of the next one
+      if (out == kNoSlot) return;  // unknown size: the offset of the next output is unknown too
       if (root_of(out) != out || slot(out).location != LocationKind::arena || (by_rows && !all_take_steps(out))) continue;
       slot(out).row_step = row_step;
       slot(out).location = location;
@@ -249,7 +249,7 @@ class Decision {
   IdVector<SlotId, Root> roots_;
 };
 
-// Returns the Concats and Splits that can stay in place, last ones first: if several have a common input, the last one holds it.
+// Returns the Concats and Splits that can work in place, last ones first: if several have a common input, it is placed for the last one.
 std::vector<InstructionId> find_pieces(const Facts& facts) {
   std::vector<InstructionId> found;
   if (!facts.options.pieces_in_place || !facts.options.reuse_memory || facts.options.observable) return found;
@@ -269,10 +269,10 @@ bool same_size(const Type& a, const Type& b) {
   return a.shape && b.shape && bits_of(a.dtype) == bits_of(b.dtype) && product(*a.shape) == product(*b.shape);
 }
 
-// Pieces that stay in place save a copy and its memory, but each of them keeps the whole value in memory. So Concats and Splits are tried
-// one by one, and stay in place only if that does not raise the peak of bytes in use.
+// A Concat or Split in place saves a copy and its memory, but each piece then keeps the whole value in memory. So the nodes are tried one
+// by one, and stay in place only if that does not raise the peak number of bytes in use.
 Sharing choose_sharing(const Program& program, const ProgramOptions& options) {
-  constexpr size_t kMuchToTry = 30'000;  // maximum number of instructions examined, over all pieces; takes some milliseconds
+  constexpr size_t kMuchToTry = 30'000;  // maximum number of instructions to examine, over all trials; takes some milliseconds
   const Facts facts(program, options);
   InstructionSet in_pieces(program.instructions().size());
   Sharing best = Decision(facts, in_pieces).make();
@@ -288,7 +288,7 @@ Sharing choose_sharing(const Program& program, const ProgramOptions& options) {
         in_pieces[i] = false;
     }
   }
-  // Tries all candidates together, which may help even if no single one does.
+  // Tries all candidates together, which may help even if no single candidate does.
   for (InstructionId i : candidates) in_pieces[i] = true;
   Sharing all = Decision(facts, in_pieces).make();
   return all.peak_bytes <= best.peak_bytes ? all : best;

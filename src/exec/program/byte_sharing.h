@@ -1,4 +1,4 @@
-// Decides which values share bytes: views, outputs written over inputs, and pieces of Concats and Splits.
+// Decides which values share bytes: views, outputs that overwrite inputs, and pieces of Concats and Splits.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,21 @@
 
 namespace treadle::exec {
 
-/// Larger programs run sequentially, because the bit matrix of their order would exceed 32 MB.
+/// Larger programs run sequentially, because their dependencies as a bit matrix would take more than 32 MB.
 inline constexpr size_t kMaxParallelInstructions = 16'384;
 
 struct Sharing {
-  IdVector<SlotId, Slot> slots;          ///< the program's, with their roots and locations
+  IdVector<SlotId, Slot> slots;          ///< the program's slots, with their roots and locations
   IdVector<SlotId, SlotId> viewed;       ///< the slot that each slot is a view of; kNoSlot: an instruction makes it
-  IdVector<InstructionId, bool> elided;  ///< the instruction makes a view, and need not run
+  IdVector<InstructionId, bool> elided;  ///< true: the instruction only makes a view and need not run
   Places places;
-  size_t peak_bytes = 0;  ///< peak of the arena, estimated with the same value for all unknown extents
+  size_t peak_bytes = 0;  ///< peak size of the arena, estimated with the same number for every unknown extent
 };
 
-/// @pre the program's instructions and slots are known; nothing else of it is asked for.
+/// @pre the program's instructions and slots are complete. Its other members are not used.
 Sharing choose_sharing(const Program& program, const ProgramOptions& options);
 
-/// True if values of both types have the same number of bytes, whatever the extents.
+/// Returns true if values of both types have the same number of bytes for all extents.
 bool same_size(const Type& a, const Type& b);
 
 }  // namespace treadle::exec

@@ -20,11 +20,11 @@ void for_each_operand(const Expr& expr, Fn&& fn) {
     for (const Expr* factor : term.factors) fn(*factor);
 }
 
-/// Tells which extents are known when a run begins. These are the symbols in its feeds' shapes, for a body also those of the surrounding
+/// Tells which extents are known when a run begins: the symbols in the shapes of its feeds, for a body also the symbols of the surrounding
 /// run, and all expressions over these symbols.
 class DeterminedExtents {
  public:
-  /// @param graph  outlives the object.
+  /// @param graph  must outlive this object.
   /// @param outer_symbols  for the body of an If, Loop or Scan: indices of the symbols whose values the surrounding run knows.
   DeterminedExtents(const Graph& graph, std::span<const int32_t> outer_symbols);
 
@@ -34,7 +34,7 @@ class DeterminedExtents {
   bool has(const Dim& dim);
   /// Returns true if the value is a tensor whose extents are all determined.
   bool has_extents(const Type& type);
-  /// Returns true if the elements are determined, too. Binding writes such a value, so that it needs no instruction.
+  /// Returns true if the elements are determined too. The binding computes such a value, so it needs no instruction.
   bool has_elements(const Value& value);
 
  private:

@@ -1,4 +1,4 @@
-// Symbolic extents compiled to flat arrays, so that binding reads neither the graph nor its symbol table.
+// Symbolic extents compiled to flat arrays, so that making a binding reads neither the graph nor its symbol table.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ struct Node;
 
 namespace treadle::exec {
 
-/// Evaluates expressions. Their values are in an array with one entry per expression of the symbol table.
+/// Evaluates symbolic expressions. Their values are stored in an array with one entry per expression of the symbol table.
 class ExtentCode {
  public:
   /// @param indices  indices of the expressions to evaluate and of all their operands, ascending.
   void compile(const SymbolTable& table, std::span<const int32_t> indices);
-  /// Evaluates the expressions. The caller has written the symbols' values into `values`.
+  /// Evaluates the expressions. @pre the caller has written the values of the symbols into `values`.
   /// @throws Error(invalid_argument) if an expression divides by zero or does not broadcast, Error(resource_exhausted) if it overflows
   void run(std::span<int64_t> values) const;
 
@@ -51,19 +51,19 @@ class ExtentCode {
 struct SymbolicExtent {
   SlotId slot;
   int32_t position;    ///< the axis, or the index of the element
-  int32_t expression;  ///< index of the expression that gives the value; -1: `dim` is a constant and gives it
+  int32_t expression;  ///< index of the expression that gives the value; -1: the value is the constant `dim`
   Dim dim;
   int64_t value(std::span<const int64_t> values) const { return expression < 0 ? dim.value() : values[static_cast<size_t>(expression)]; }
 };
 
-/// Two extents that inference or a declaration takes to be equal although the feeds' shapes may make them differ. Binding compares them.
+/// Two extents that inference or a declaration assumes to be equal, although feeds may make them differ. Making a binding compares them.
 struct ExtentComparison {
   const Node* node;
   SymbolicExtent a, b;
-  std::string what;  ///< beginning of the error's text
+  std::string what;  ///< beginning of the error message
 };
 
-/// The expressions that binding evaluates for a program, and the slots whose shapes and elements they give.
+/// The expressions that a program's binding evaluates, and the slots whose shapes and elements they determine.
 struct ProgramExtents {
   ExtentCode code;
   size_t num_expressions = 0;                       ///< length of the array of values that `code` needs

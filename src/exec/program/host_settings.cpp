@@ -13,9 +13,9 @@ bool is_setting(const OpDef& op, size_t input) {
   return std::find(op.value_inputs.begin(), op.value_inputs.end(), static_cast<int>(input)) != op.value_inputs.end();
 }
 
-/// Returns the nodes, in reverse order, whose outputs are read only as settings or by other such nodes.
+/// Returns the nodes whose outputs are read only as settings (shapes, axes and the like) or by other nodes of this kind. Last nodes first.
 std::vector<const Node*> read_as_settings(const Graph& graph) {
-  // Values read as settings; values read in any other way.
+  // is_wanted: read as a setting; is_computed_with: read in any other way.
   std::vector<bool> is_wanted(graph.num_values(), false), is_computed_with(graph.num_values(), false);
   for (const ValueId output : graph.outputs) is_computed_with[index_of(output)] = true;
   std::vector<NodeId> order;

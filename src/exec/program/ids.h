@@ -1,4 +1,4 @@
-// Index types for the parts of a program and of the schedules that are made from it.
+// Index types for the parts of a program, and for the schedules that are made from a program.
 #pragma once
 
 #include "core/base/ids.h"

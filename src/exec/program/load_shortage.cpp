@@ -39,7 +39,7 @@ std::string layer_around(const Graph& graph, const Value& value) {
   return value.uses.empty() ? std::string() : layer_of(graph.node(value.uses.front().node));
 }
 
-// Adds the constants that some node reads, in bodies as well. Constants with the same memory are listed once.
+// Adds the constants that nodes read, including nodes of bodies. Constants that share memory are listed once.
 void add_constants(const Graph& graph, const MemoryAccount* account, std::unordered_set<const void*>& seen, std::vector<LiveBytes>& live) {
   for (size_t i = 0; i < graph.num_values(); ++i) {
     const ValueId id{static_cast<uint32_t>(i)};
@@ -54,13 +54,13 @@ void add_constants(const Graph& graph, const MemoryAccount* account, std::unorde
     for (const Body& body : graph.node(id).bodies) add_constants(*body.graph, account, seen, live);
 }
 
-// Suggests options that would need less memory, with the bytes that they save as far as these are known before a run.
+// Returns suggestions for using less memory, with the bytes that each would save where these are known before a run.
 std::string remedies_at_load(std::span<const PackedWeights> nodes, const MemoryAccount* account) {
   size_t float_bytes = 0, beyond = 0, rest = 0;
   for (const PackedWeights& node : nodes) {
     float_bytes += node.float_bytes;
     if (node.packed_bytes == 0) rest += node.weight_bytes;
-    // A packed copy more than twice as large as the weights is a transformed form (Winograd); a mere reordering only adds padding.
+    // A packed copy more than twice as large as the weights is a transformed form (Winograd). Reordering alone only adds padding.
     if (node.packed_bytes > 2 * node.weight_bytes) beyond += node.packed_bytes - node.weight_bytes;
   }
   std::vector<std::string> list;
@@ -85,7 +85,7 @@ std::string no_arena(const HeldMemory* held) {
   return text + "\n";
 }
 
-// Prefers the snapshot that was taken when the allocation was refused: memory may have been freed since.
+// Prefers the record of memory made when the allocation was refused, because memory may have been freed since then.
 std::shared_ptr<const HeldMemory> held_at(const OutOfMemory& error, const MemoryAccount* account) {
   return error.held() ? error.held() : held_memory(account);
 }

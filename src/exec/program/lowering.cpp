@@ -1,4 +1,4 @@
-// Lowers a graph to a program: chooses which nodes become instructions, where values are, which share bytes, and when they are released.
+// Lowers a graph to a program: chooses the nodes that become instructions, where values are, which share bytes, and when they are freed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ class Lowering {
   }
 
  private:
-  // Returns the first instruction of those that update state at the end of the order, or with early updates the first update.
+  // Returns the first of the state updates at the end of the order; with early updates, the first update that reads a gradient.
   InstructionId first_of_updates(const std::unordered_set<const Node*>& forward) const {
     InstructionId first = p_.instructions_.next_id();
     for (InstructionId i : p_.instructions_.ids().reversed()) {
@@ -131,14 +131,14 @@ class Lowering {
     }
   }
 
-  // An output of the arena becomes held, as the caller keeps it after the run. Feeds, constants and known values are handed over as they
-  // are.
+  // An output of the run in the arena becomes a held value, because the caller keeps it after the run. Feeds, constants and known values
+  // are handed to the caller as they are.
   void mark_output(SlotId index) {
     slot(index).is_output = true;
     if (slot(index).location == LocationKind::arena) slot(index).location = LocationKind::held;
   }
 
-  // Binding writes known values. If a node runs for the sake of its other outputs, its known output goes to a separate slot that nothing
+  // The binding writes known values. If a node has to run for its other outputs, its known output goes to a separate slot that nothing
   // reads.
   SlotId written_slot(SlotId index) {
     if (slot(index).location != LocationKind::known) return index;
@@ -150,7 +150,7 @@ class Lowering {
   }
 
   void lower(const Node& node) {
-    // If binding writes all outputs, the node needs no instruction.
+    // If the binding writes all outputs, the node needs no instruction.
     bool all_known = !node.outputs.empty();
     for (ValueId output : node.outputs) all_known &= output == kNoValue || slot(slot_of(output)).location == LocationKind::known;
     if (all_known && node.bodies.empty()) return;
@@ -195,7 +195,7 @@ class Lowering {
   std::unique_ptr<Program> lower_body(const Body& body) {
     ProgramOptions options = options_;
     if (options_.release_packed) options.release_packed = body.graph.get();
-    options.variables = nullptr;  // bodies capture parameters from the surrounding program
+    options.variables = nullptr;  // bodies capture parameters as values of the surrounding program
     options.forward_outputs.reset(), options.early_updates = false;
     auto made = std::make_unique<Program>(std::shared_ptr<const Graph>(p_.graph_, body.graph.get()), options, determined_.symbols());
     made->is_body_ = true;
@@ -213,7 +213,7 @@ class Lowering {
       made.dynamic |= location != LocationKind::constant && location != LocationKind::known;
     }
     if (!made.dynamic) note_comparisons(node, made);
-    // A value that the host reads is made on the host, unless only the device can make it.
+    // A value that the host reads is computed on the host, unless only the device can compute it.
     const bool stays = settings_.contains(&node) && made.kernel->name != ops::kOnDevicesOnly;
     if (options_.device_kernel && !stays) take_device_kernel(node, made);
     p_.state_bytes_ = align_up(p_.state_bytes_, alignof(std::max_align_t));
@@ -236,8 +236,8 @@ class Lowering {
     made.on_device = true;
   }
 
-  // Inference may assume that two extents are equal, and a declaration may give an extent that inference cannot. If the feeds' shapes
-  // determine both sides, binding compares them. Otherwise the node is bound during the run, which compares the shapes of its outputs.
+  // Inference may assume that two extents are equal, and a declaration may give an extent that inference does not find. If the feeds'
+  // shapes determine both extents, the binding compares them. Otherwise the kernel is bound in the run, which compares the output shapes.
   void note_comparisons(const Node& node, Instruction& made) {
     const Inferred inferred = infer_alone(graph_, node);
     for (const Assumption& assumed : inferred.assumptions)
@@ -299,14 +299,14 @@ class Lowering {
         for (int32_t symbol : body->extents_.symbols)
           if (determined_.knows(symbol)) needed.insert(symbol);
     const SymbolTable& table = graph_.symbols();
-    // Adds all operands of needed expressions. Operands have smaller indices, so that one pass in descending order finds all.
+    // Adds all operands of needed expressions. Operands have smaller indices, so one pass in descending order finds all of them.
     for (auto next = needed.rbegin(); next != needed.rend(); ++next)
       for_each_operand(table[static_cast<size_t>(*next)], [&](const Expr& operand) { needed.insert(operand.index); });
     const std::vector<int32_t> expressions(needed.begin(), needed.end());
     for (int32_t index : expressions) {
       if (table[static_cast<size_t>(index)].kind == Expr::Kind::symbol) p_.extents_.symbols.push_back(index);
     }
-    // The array of values also covers all symbols of the feeds' shapes, as feeds are checked against each other by them.
+    // The array of values also covers all symbols in the feeds' shapes, because feeds are checked against each other with these values.
     for (SlotId input : p_.input_slots_) {
       const Type& type = p_.type(input);
       if (!type.is_tensor() || !type.shape) continue;
@@ -323,7 +323,7 @@ class Lowering {
   const Graph& graph_;
   const ProgramOptions& options_;
   std::vector<SlotId> slot_of_value_;
-  IdVector<SlotId, SlotId> viewed_;  // the slot that each slot is a view of, if no instruction makes it
+  IdVector<SlotId, SlotId> viewed_;  // for a view that no instruction makes: the slot that it is a view of
   DeterminedExtents determined_;
   std::set<const Node*> settings_;  // the result of nodes_of_settings()
 };

@@ -8,7 +8,7 @@
 
 namespace treadle::exec {
 
-/// Returns the feed of which each slot is the updated value, according to the operator that makes the slot; kNoSlot if the slot updates no
+/// Returns, for each slot, the feed whose updated value it is, according to the operator that makes the slot; kNoSlot if there is no such
 /// feed. A caller may bind such an output to the feed's memory.
 IdVector<SlotId, SlotId> find_next_versions(const Program& program);
 

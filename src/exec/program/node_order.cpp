@@ -15,8 +15,8 @@
 namespace treadle::exec {
 namespace {
 
-constexpr int64_t kSomeExtent = 64;               // value assumed for every symbol to choose an order
-constexpr int64_t kOtherExtents[] = {1, 8, 512};  // other values, for which the chosen order must not be worse
+constexpr int64_t kSomeExtent = 64;               // value assumed for every symbol while choosing an order
+constexpr int64_t kOtherExtents[] = {1, 8, 512};  // other values; the chosen order must not be worse for them
 
 // Returns the inputs whose memory the update's results may be bound to.
 std::vector<ValueId> written_over(const Node& update) {
@@ -27,11 +27,11 @@ std::vector<ValueId> written_over(const Node& update) {
   return values;
 }
 
-// Describes the graph to the order planner (memory/order). A view has its input's bytes; inputs and outputs of the graph count as 0 bytes,
-// as they lie outside of the arena.
+// Describes the graph to the order planner (memory/order). A view shares its input's bytes. Inputs and outputs of the graph count as 0
+// bytes, because they are not in the arena.
 class Description {
  public:
-  /// @param extent  the value of every symbol
+  /// @param extent  the value assumed for every symbol
   /// @param early   updates that need not come last
   Description(const Graph& graph, const std::vector<NodeId>& order, int64_t extent, const std::set<NodeId>& early)
       : graph_(graph), early_(early), values_(graph.symbols().size(), extent), bounds_(values_) {
@@ -51,7 +51,7 @@ class Description {
 
   size_t size_of(ValueId id) {
     const Type& type = graph_.type(id);
-    // Values with known elements are small tensors of integers; they count as 0 bytes.
+    // Values with known elements are small tensors of integers. They count as 0 bytes.
     if (graph_.value(id).known) return 0;
     const bool is_plain = type.is_tensor() && type.shape && type.dtype != DType::undefined && type.dtype != DType::string;
     double bytes = is_plain ? static_cast<double>(bits_of(type.dtype)) / 8 : 0;
@@ -107,10 +107,10 @@ class Description {
     steps_.push_back(std::move(step));
   }
 
-  static constexpr double kMuch = 1e14;  // upper bound of a value's estimated bytes: sums of many such values are still exact in a double
+  static constexpr double kMuch = 1e14;  // upper bound of a value's estimated bytes; a double adds many such values exactly
   const Graph& graph_;
   const std::set<NodeId>& early_;
-  const std::vector<int64_t> values_;  // value of each symbol's expression: the given extent
+  const std::vector<int64_t> values_;  // value of each symbol: the assumed extent
   UpperBounds bounds_;
   bool known_ = true;
   int32_t barrier_ = -1;
@@ -120,7 +120,7 @@ class Description {
   std::vector<bool> is_update_;  // for each step: true if it is an update
 };
 
-// Returns the updates whose results only other updates read. An update that another node reads keeps its place.
+// Returns the updates (as of an optimizer) whose results only other updates read. An update that another node reads keeps its place.
 std::set<NodeId> updates_of(const Graph& graph) {
   const std::vector<NodeId> order = graph.order();
   std::set<NodeId> last;
@@ -135,7 +135,7 @@ std::set<NodeId> updates_of(const Graph& graph) {
   return last;
 }
 
-// Places each early update right after the last node that makes one of its inputs or reads memory that it overwrites. All other updates
+// Places each early update right after the nodes that make its inputs and the nodes that read the memory it overwrites. All other updates
 // come last.
 std::vector<NodeId> with_updates_placed(const Graph& graph, const std::set<NodeId>& updates, const std::set<NodeId>& early) {
   const std::vector<NodeId> own = graph.order();
@@ -173,7 +173,7 @@ std::vector<NodeId> with_updates_placed(const Graph& graph, const std::set<NodeI
   return order;
 }
 
-// Returns true if each node reads a result of the node before it, so that no other order exists.
+// Returns true if each node reads a result of the node before it. Then there is no other order.
 bool is_chain(const Graph& graph, std::span<const NodeId> order) {
   for (size_t i = 1; i < order.size(); ++i)
     if (std::ranges::none_of(graph.node(order[i]).inputs,

@@ -18,7 +18,7 @@ void Reachability::add(InstructionId instruction, std::span<const InstructionId>
 namespace {
 
 /// Finds the dependencies between instructions.
-/// @param viewed  by slot: the slot that it is a view of, if no instruction makes it
+/// @param viewed  for each slot that no instruction makes: the slot that it is a view of
 void find_order(const Program& program, const IdVector<SlotId, SlotId>& viewed, ParallelPlan& plan) {
   const auto instructions = program.instructions();
   const InstructionId commit_from = program.commit_from();
@@ -30,11 +30,11 @@ void find_order(const Program& program, const IdVector<SlotId, SlotId>& viewed, 
     std::vector<InstructionId> waits_for;
     for (SlotId slot : all.first(instruction.num_inputs)) {
       while (slot != kNoSlot && producer[slot] == kNoInstruction && viewed[slot] != kNoSlot)
-        slot = viewed[slot];  // a view that no instruction makes is available when the viewed slot is
+        slot = viewed[slot];  // a view that no instruction makes is ready when the viewed slot is
       if (slot != kNoSlot && producer[slot] != kNoInstruction) waits_for.push_back(producer[slot]);
     }
-    // The first update waits for everything before it, and the other updates wait for the first. So no instruction still reads the memory
-    // that they overwrite, and a run that fails earlier has changed no parameter.
+    // The first update waits for all instructions before it, and the other updates wait for the first one. So no instruction still reads
+    // memory that updates overwrite, and a run that fails before them has changed no parameter.
     if (i == commit_from) {
       for (InstructionId p : IdRange(InstructionId{}, i))
         if (successors[p].empty()) waits_for.push_back(p);
@@ -57,7 +57,7 @@ void find_order(const Program& program, const IdVector<SlotId, SlotId>& viewed, 
   plan.first_successor.push_back(static_cast<uint32_t>(plan.successors.size()));
 }
 
-/// Counts the instructions that touch each held value. The last one to run frees it.
+/// Counts the instructions that use each held value. The last one to run frees the value.
 void find_touches(const Program& program, ParallelPlan& plan) {
   IdVector<SlotId, int32_t> counter_of(program.slots().size(), -1);
   for (const Instruction& instruction : program.instructions()) {

@@ -1,5 +1,5 @@
-// The schedule by readiness. An instruction may run as soon as all instructions that it depends on have run. The schedule contains these
-// dependencies, and the buffers that may share bytes.
+// The schedule for parallel runs. An instruction may run as soon as all instructions that it depends on have run. The schedule contains
+// these dependencies, and tells which buffers may share bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace treadle::exec {
 
-/// A bit matrix that says which instructions happen before which, transitively. Instructions are added in the program's order.
+/// A bit matrix that tells which instructions happen before which others, also indirectly. Instructions are added in the program's order.
 class Reachability {
  public:
   explicit Reachability(size_t num_instructions) : words_((num_instructions + 63) / 64), bits_(words_ * num_instructions, 0) {}
@@ -28,18 +28,18 @@ class Reachability {
   std::vector<uint64_t> bits_;
 };
 
-/// The schedule of one program; immutable. The program's order satisfies all dependencies, so that a run can stop before any instruction by
-/// finishing all instructions before it.
+/// The schedule of one program; immutable. The program's own order satisfies all dependencies. So a run can stop before any instruction,
+/// once all instructions before it in that order have run.
 struct ParallelPlan {
   explicit ParallelPlan(size_t num_instructions) : reach(num_instructions) {}
 
-  /// Initial values of a run's counters. First one per instruction: how many other instructions it waits for. Then one per held slot: how
-  /// many instructions touch it, so that the last one can free it.
+  /// Initial values of a run's counters. First, one per instruction: how many instructions it waits for. Then, one per held slot: how many
+  /// instructions use it, so that the last one can free it.
   std::vector<int32_t> counters;
   /// The instructions that wait for instruction i are at indices first_successor[i] to first_successor[i + 1] - 1.
   std::vector<InstructionId> successors;
   std::vector<uint32_t> first_successor;
-  /// A held slot that an instruction reads or writes, and the index of its counter. Indexed through first_touch as successors are.
+  /// A held slot that an instruction reads or writes, and the index of the slot's counter. first_touch gives the range of each instruction.
   struct Touch {
     SlotId slot;
     int32_t counter;
@@ -49,8 +49,8 @@ struct ParallelPlan {
   std::vector<InstructionId> yields;  ///< the Yield instructions, at which runs stop
   Reachability reach;
 
-  /// Per buffer: `accesses` are the instructions that read or write it, ascending. `beginnings` are those among them that no other access
-  /// happens before: the first writer, or several if each writes one piece of the buffer.
+  /// For each buffer, `accesses` are the instructions that read or write it, ascending. `beginnings` are the accesses before which there is
+  /// no other: the first writer, or several writers if each writes one piece of the buffer.
   std::vector<InstructionId> accesses, beginnings;
   std::vector<uint32_t> first_access, first_beginning;
   /// Returns true if some permitted order of execution uses both buffers at the same time.

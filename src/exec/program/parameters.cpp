@@ -14,7 +14,7 @@ namespace {
 
 bool is_dense(const Graph& graph, ValueId id) { return graph.value(id).constant.is_tensor(); }
 
-// Returns the index of the input that the node's only output is a view of (a reshape), or -1.
+// If the node's only output is a view of an input (a reshape), returns the index of that input, otherwise -1.
 int viewed_input(const Node& node) {
   if (node.outputs.size() != 1) return -1;
   for (const Alias& alias : node.op->alias)

@@ -48,7 +48,7 @@ class Placing {
     if (host.row_step != 0 && !by_rows) return;
     const int64_t row_step = !by_rows ? 0 : host.row_step != 0 ? host.row_step : row_length(program_, out);
     if (host.location != LocationKind::arena && host.location != LocationKind::held) return;
-    // Instructions that overwrite the whole output in place must come after all reads of an input that moves.
+    // Other instructions that overwrite the whole output in place must come after all reads of an input that is moved into the output.
     for (const Access& access : accesses_[out])
       if (access.writes && access.step != step) late_[out].push_back(access.step);
     for (size_t k = 0; k < inputs.size(); ++k)
@@ -63,11 +63,11 @@ class Placing {
     bool takes_steps;
   };
   struct Host {
-    SlotId slot = kNoSlot;  // the Concat's output that the root has moved into; kNoSlot: it has not moved
+    SlotId slot = kNoSlot;  // the Concat output into which the root has moved; kNoSlot: not moved
     size_t position = 0;
   };
 
-  struct List {  // a list of slots, linked by next_
+  struct List {  // linked by next_
     SlotId first = kNoSlot, last = kNoSlot;
   };
 
@@ -98,8 +98,8 @@ class Placing {
                        [&](const Access& access) { return !access.writes || before(access.step, step); });
   }
 
-  // Returns true if the root's rows may be put apart: all slots that share its bytes have the same rows, and all kernels that access them
-  // accept a row stride.
+  // Returns true if the root's rows may be stored with a stride: all slots that share its bytes have the same rows, and all kernels that
+  // access them accept a row stride.
   bool may_have_steps(SlotId root) const {
     return all_members(root,
                        [&](SlotId member) {
@@ -125,7 +125,7 @@ class Placing {
     late_[root] = late_[out];
   }
 
-  // Gives all slots that share the root's bytes the root of `other`. With row_step 0, slots that have a row step already keep theirs.
+  // Gives all slots that share bytes with `root` the root of `other`. If row_step is 0, row strides that slots already have do not change.
   void join(SlotId root, Slot other, int64_t row_step) {
     for (SlotId member = members_[root].first; member != kNoSlot; member = next_[member]) {
       slots_[member].root = other.root;
@@ -135,7 +135,7 @@ class Placing {
     append(members_[other.root], std::exchange(members_[root], {}));
   }
 
-  // Returns the moved root whose bytes the value begins with, or kNoSlot if there is none.
+  // If the value begins with the first byte of a root that has moved, returns that root, otherwise kNoSlot.
   SlotId moved_root(SlotId slot) const {
     while (slot != kNoSlot && hosts_[slot].slot == kNoSlot) slot = places_.preceding[slot].count == 0 ? places_.base[slot] : kNoSlot;
     return slot;
@@ -169,10 +169,10 @@ class Placing {
   const Reachability* const order_;
   IdVector<SlotId, List> members_;    // slots that share the bytes of each root
   IdVector<SlotId, SlotId> next_;     // the next slot with the same root
-  Grouped<SlotId, Access> accesses_;  // accesses by original root; roots that have moved keep their own list
-  // For each output of a Concat, or root moved into one: the instructions that overwrite all of it.
+  Grouped<SlotId, Access> accesses_;  // accesses by their original root; a root that has moved keeps its own list
+  // For each output of a Concat, and each root moved into one: the other instructions that overwrite the whole output.
   IdVector<SlotId, std::vector<InstructionId>> late_;
-  IdVector<SlotId, Host> hosts_;  // host of each root
+  IdVector<SlotId, Host> hosts_;  // the Concat output that each root has moved into
 };
 
 }  // namespace
@@ -211,7 +211,7 @@ int64_t row_length(const Program& program, SlotId slot) { return program.type(sl
 void place_in_outputs(const Program& program, IdSpan<SlotId, Slot> slots, Places& places, const IdVector<InstructionId, bool>& elided,
                       const Reachability* order, const std::function<bool(InstructionId)>& allowed) {
   const auto instructions = program.instructions();
-  std::vector<InstructionId> joins;  // Concats, from the last to the first
+  std::vector<InstructionId> joins;  // Concats, last ones first
   for (InstructionId i : instructions.ids().reversed()) {
     const Instruction& instruction = instructions[i];
     if (elided[i] || instruction.dynamic || instruction.node->op->pieces != Pieces::concat || !allowed(i)) continue;

@@ -27,7 +27,7 @@ bool packs(const Instruction& instruction, size_t operand) {
   return instruction.kernel && operand < 32 && (instruction.kernel->packs >> operand & 1U) != 0;
 }
 
-// Restores the packed state from a compiled model's file. Returns false if the file has none for the node.
+// Restores the packed weights of the node from a compiled model's file. Returns false if the file has none.
 bool restore(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
   if (!options.restored) return false;
   auto stored = options.restored->find(instruction.node);
@@ -42,8 +42,8 @@ bool restore(const Graph& graph, const ProgramOptions& options, Instruction& ins
   return true;
 }
 
-// Makes the packed state, shared with other programs if possible. A kernel that is bound during a run (Instruction::dynamic) may pack its
-// weights then, and the memory counts for that run alone; so it has a state of its own.
+// Packs the weights of the node, or shares packed weights with other programs if possible. A kernel that is bound during a run
+// (Instruction::dynamic) may pack in the run, and the memory is then charged to that run, so it never shares packed weights.
 void create(const Graph& graph, const ProgramOptions& options, Instruction& instruction, size_t& foreign_bytes) {
   if (options.share_weights && !instruction.dynamic) instruction.packed = shared_packed(graph, *instruction.node, *instruction.kernel);
   instruction.packed_is_shared = instruction.packed != nullptr;
@@ -56,8 +56,8 @@ void create(const Graph& graph, const ProgramOptions& options, Instruction& inst
 
 SlotId root_of(const Program& program, SlotId slot) { return program.slots()[slot].root; }
 
-// Counts, for each root slot, the operands that have no packed copy of it yet. An operand that is read during runs adds kNever, so that the
-// count never reaches 0 and the constant stays.
+// Counts, for each root slot, the operands for which no packed copy exists yet. An operand that runs read adds kNever, so that the count
+// never reaches 0 and the constant is not freed.
 IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, const ProgramOptions& options) {
   constexpr int64_t kNever = int64_t{1} << 32;
   IdVector<SlotId, std::atomic<int64_t>> readers(program.slots().size());
@@ -67,7 +67,7 @@ IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, con
       if (operands[k] == kNoSlot) continue;
       bool is_packed = packs(instruction, k) && instruction.kernel->create;
       if (options.keep_for_file) is_packed = is_packed && instruction.kernel->restore;
-      // A kernel that is bound during the run needs the constant itself, for its shape.
+      // A kernel that is bound during the run needs the constant itself, because it asks for its shape.
       readers[root_of(program, operands[k])] += is_packed && !instruction.dynamic ? 1 : kNever;
     }
   }
@@ -85,7 +85,7 @@ class Packing {
     if (options.release_packed) readers_ = count_readers(program, options);
   }
 
-  // Packs in parallel, the largest weights first. Failures are kept for throw_failures().
+  // Packs in parallel, the largest weights first. Errors are kept until throw_failures().
   void run() {
     std::vector<Task*> order;
     for (Task& task : tasks_) order.push_back(&task);
@@ -107,21 +107,21 @@ class Packing {
     });
   }
 
-  // Returns the bytes of packed copies that were not allocated by Storage.
+  // Returns the bytes of packed copies that Storage did not allocate.
   size_t foreign_bytes() const {
     return std::accumulate(tasks_.begin(), tasks_.end(), size_t{0}, [](size_t sum, const Task& task) { return sum + task.foreign_bytes; });
   }
-  // Returns the states that other programs use as well, each once.
+  // Returns the packed weights that other programs use too, each only once.
   std::vector<const PackedState*> shared() const {
     std::vector<const PackedState*> states;
     for (const Task& task : tasks_)
       if (task.instruction->packed_is_shared) states.push_back(task.instruction->packed.get());
-    std::ranges::sort(states);  // two nodes may share one state
+    std::ranges::sort(states);  // two nodes may share the same packed weights
     states.erase(std::ranges::unique(states).begin(), states.end());
     return states;
   }
-  // Describes the weights and their packed copies, for an error. @param failed  null, or the node whose weights were packed when memory ran
-  // out
+  // Describes the weights and their packed copies, for an error. @param failed  the node whose weights were being packed when memory ran
+  // out, or null
   std::string describe(const Node* failed) const {
     std::vector<PackedWeights> packed;
     for (const Task& task : tasks_)
@@ -150,9 +150,9 @@ class Packing {
   struct Task {
     Instruction* instruction;
     size_t size_bytes = 0, float_bytes = 0;  // bytes of all weights, and of those packed as float32
-    size_t foreign_bytes = 0;                // bytes of the packed copy that did not come from Storage
+    size_t foreign_bytes = 0;                // bytes of the packed copy that Storage did not allocate
     std::optional<OutOfMemory> starved;
-    std::optional<Error> error;  // an error other than out of memory
+    std::optional<Error> error;  // any error except out of memory
   };
 
   void add(Instruction& instruction) {
@@ -168,9 +168,9 @@ class Packing {
     tasks_.push_back(std::move(task));
   }
 
-  // Packs one node's weights. Their mapped pages in the model's file are dropped then, so that the model is not in memory twice.
+  // Packs one node's weights. Then drops their mapped pages of the model's file, so that the weights are not in memory twice.
   void pack(Task& task) {
-    AllocationScope scope(options_.memory, MemoryClass::packed);  // scopes are per thread, so a thread of the pool needs its own
+    AllocationScope scope(options_.memory, MemoryClass::packed);  // scopes are per thread, and this may be a thread of the pool
     const Node& node = *task.instruction->node;
     const bool restored = restore(graph_, options_, *task.instruction, task.foreign_bytes);
     if (!restored) create(graph_, options_, *task.instruction, task.foreign_bytes);
@@ -178,7 +178,7 @@ class Packing {
     for (size_t k = 0; k < node.inputs.size(); ++k) {
       const Tensor* constant = packs(*task.instruction, k) ? graph_.stored_tensor(node.inputs[k]) : nullptr;
       if (!constant) continue;
-      if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // a restored state points into these pages
+      if (!restored) drop_mapped_pages(constant->raw(), constant->size_bytes());  // restored packed weights point into these pages
       if (!readers_.empty() && --readers_[root_of(program_, operands[k])] == 0)
         options_.release_packed->value(node.inputs[k]).constant = Datum();
     }
@@ -197,7 +197,7 @@ Tensor share(const Tensor& tensor) {
   return Tensor(tensor.dtype(), tensor.shape(), shared_copy({tensor.raw(), tensor.size_bytes()}));
 }
 
-// Shares the session's own memory with the process instead of a copy, so that a large table is not in memory twice.
+// Makes the session's own memory the copy that all sessions of the process share, so that a large table is not in memory twice.
 Tensor share_own(const Tensor& tensor) {
   const std::shared_ptr<Storage>& storage = tensor.storage();
   const bool is_whole = storage->data() == tensor.raw() && storage->size_bytes() == tensor.size_bytes();
@@ -249,7 +249,7 @@ void ProgramWeights::pack(const Program& program, std::span<Instruction> instruc
   packing.throw_failures();
 }
 
-// Copies constants that are not aligned to aligned memory, unless all of their readers have packed copies.
+// Copies unaligned constants to aligned memory. Skips constants of which all readers have packed copies.
 void ProgramWeights::place_constants(const Program& program, const ProgramOptions& options) {
   const Graph& graph = program.graph();
   const auto slots = program.slots();
@@ -274,7 +274,7 @@ void ProgramWeights::place_constants(const Program& program, const ProgramOption
         options.release_packed->value(constant.value).constant = constants_[s];
         tensor = &constants_[s].tensor();
       }
-      // A constant with stride 0 is a placeholder for weights that exist only in packed form in a compiled model, and takes no memory.
+      // A constant with stride 0 takes no memory. It is a placeholder for weights that a compiled model contains only in packed form.
       const bool in_memory = tensor && (is_read[s] || (tensor->is_contiguous() && !drop_mapped_pages(tensor->raw(), tensor->size_bytes())));
       if (in_memory && !account_of(tensor->storage())) foreign_constant_bytes_ += tensor->size_bytes();
       continue;
@@ -296,7 +296,7 @@ void ProgramWeights::charge_shared() const {
     const size_t grown = bytes - charged;
     account->charge(MemoryClass::packed, grown);
     if (charged_bytes.compare_exchange_strong(charged, bytes)) return;
-    account->discharge(MemoryClass::packed, grown);  // another run has charged it
+    account->discharge(MemoryClass::packed, grown);  // another run has charged these bytes already
   }
 }
 

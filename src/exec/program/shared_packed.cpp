@@ -12,7 +12,7 @@
 namespace treadle::exec {
 namespace {
 
-/// Everything about a node that can affect the result of `create`.
+/// Everything about a node that can affect the result of KernelDef::create.
 struct Key {
   const KernelDef* kernel = nullptr;
   Attributes attributes;
@@ -39,7 +39,7 @@ struct Shared {
   }
 };
 
-// Fills in the key. Returns false if the constants are too small to share, or cannot be compared byte for byte.
+// Fills in the key. Returns false if the constants are too small to be worth sharing, or cannot be compared byte for byte.
 bool describe(const Graph& graph, const Node& node, Key& key) {
   size_t total_bytes = 0;
   std::vector<const Tensor*> constants;
@@ -54,7 +54,7 @@ bool describe(const Graph& graph, const Node& node, Key& key) {
     if (!constant || constant->dtype() == DType::string || !constant->is_contiguous()) return false;
     total_bytes += constant->size_bytes();
     constants.push_back(constant);
-    key.types.back() += "=";  // marks a constant, unlike an input of the same type that a run computes
+    key.types.back() += "=";  // marks a constant; without the mark, an input of the same type computed by the run would look the same
   }
   if (total_bytes < kWorthSharing) return false;
   for (ValueId output : node.outputs) key.types.push_back(output == kNoValue ? std::string() : to_string(graph.type(output)));

@@ -9,9 +9,9 @@
 
 namespace treadle::exec {
 
-/// Returns the packed state of a node with the same kernel, attributes, types and constants (byte for byte) that another program holds, or
-/// packs the weights. Returns null if the kernel's states cannot be shared or the constants are too small: the caller then packs them
-/// itself. No account is charged. A state grows when a binding to new extents needs another packed form.
+/// Returns the packed weights of a node. If another program holds packed weights for the same kernel, attributes, types and constants (byte
+/// for byte), returns those. Returns null if the kernel's packed weights cannot be shared or the constants are too small; the caller then
+/// packs them itself. No account is charged. The packed weights grow when a binding for new extents needs another packed form.
 std::shared_ptr<PackedState> shared_packed(const Graph& graph, const Node& node, const KernelDef& kernel);
 
 SharedCounts shared_packed_counts();

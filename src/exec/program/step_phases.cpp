@@ -18,8 +18,8 @@ std::vector<ValueId> outputs_of(const Graph& graph, std::span<const std::string>
   return values;
 }
 
-// Returns the values with which the forward part ends. These are the named ones; in distributed training, the first values that ranks
-// exchange, as ranks average the loss together with the gradients.
+// Returns the values that end the forward part: the named ones or, in distributed training, the first values that ranks exchange. Ranks
+// average the loss together with the gradients.
 std::vector<ValueId> ends_of_forward(const Graph& graph, IdSpan<InstructionId, const Instruction> instructions,
                                      std::span<const std::string> names) {
   const auto exchange = std::find_if(instructions.begin(), instructions.end(), communicates);
@@ -73,7 +73,7 @@ IdVector<InstructionId, StepPhase> step_phases(const Graph& graph, IdSpan<Instru
   return phases;
 }
 
-// A buffer may contain several values one after the other. Its name is that of the first.
+// A buffer may contain several values, one after the other. The buffer is named after the first one.
 const std::string& Program::name_of_buffer(BufferId buffer) const {
   const BufferInfo& info = storage_.buffers[buffer];
   return info.slot == kNoSlot ? instructions_[info.instruction].node->name : name(info.slot);

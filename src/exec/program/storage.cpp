@@ -31,8 +31,8 @@ class StorageMaker {
     return operands_.subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
 
-  // Sets Slot::rewritten for held slots whose root is written again later. A node that keeps such a value needs a copy; for others a
-  // reference will do.
+  // Sets Slot::rewritten for held slots whose root is written again later. A node that keeps such a value must copy it; otherwise a
+  // reference suffices.
   void note_rewritten() {
     IdVector<SlotId, InstructionId> made(slots_.size(), kNoInstruction), last_write = made;
     for (InstructionId i : instructions_.ids())
@@ -46,13 +46,13 @@ class StorageMaker {
     }
   }
 
-  // Finds the slots that do not begin at the first byte of their root, or do not fill it. A slot comes after its base.
+  // Finds the pieces: slots that do not begin at the first byte of their root, or do not fill it. Each is listed after its base.
   void note_pieces() {
     enum class State : uint8_t { unknown, at_root, behind };
     IdVector<SlotId, State> states(slots_.size(), State::unknown);
     std::vector<SlotId> chain;
     for (SlotId s : slots_.ids()) {
-      // Follows the bases up to a slot whose state is known or that has bytes of its own, then resolves the chain backwards.
+      // Collects the bases up to a slot whose state is known or that has its own bytes. Then sets the states in reverse order.
       chain.clear();
       for (SlotId at = s; at != kNoSlot && states[at] == State::unknown; at = places_.base[at]) chain.push_back(at);
       for (; !chain.empty(); chain.pop_back()) {
@@ -67,7 +67,7 @@ class StorageMaker {
     }
   }
 
-  // Returns true if the slot has fewer bytes than its root. This includes a first piece, which begins with its root.
+  // Returns true if the slot has fewer bytes than its root. This also finds a piece that begins at its root's first byte.
   bool is_smaller(SlotId index) const {
     const SlotId root = slots_[index].root;
     const Type& own = type(index);
@@ -82,7 +82,7 @@ class StorageMaker {
         Slot& root = slot(slot(operand).root);
         if (root.location != LocationKind::arena) continue;
         if (root.buffer == kNoBuffer) root.buffer = made_.buffers.add({slot(operand).root, kNoInstruction, step, step});
-        slot(operand).buffer = root.buffer;  // views are in their root's buffer
+        slot(operand).buffer = root.buffer;  // a view is in the buffer of its root
         made_.buffers[root.buffer].last = step;
       }
       if (!instruction.dynamic) instruction.scratch_buffer = made_.buffers.add({kNoSlot, step, step, step});

@@ -1,4 +1,4 @@
-// Computes a program's storage: buffers in the arena, held slots and when to release them, and the pointers that each run sets.
+// Plans a program's storage: buffers in the arena, held slots and when to free them, and the operand pointers that each run sets.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ struct Instruction;
 struct Places;
 struct Slot;
 
-/// A buffer in the arena: bytes that are in use from one instruction to another.
+/// A buffer in the arena: a range of bytes that is in use from one instruction to a later one.
 struct BufferInfo {
-  SlotId slot;                ///< the root slot whose bytes it is; kNoSlot: it is the scratch of an instruction
-  InstructionId instruction;  ///< for scratch: the instruction that uses it
-  InstructionId first, last;  ///< the first and the last instruction that use it
+  SlotId slot;                ///< the root slot whose bytes are in the buffer; kNoSlot: scratch memory of an instruction
+  InstructionId instruction;  ///< for scratch memory: the instruction that uses it
+  InstructionId first, last;  ///< the first and the last instruction that use the buffer
 };
 
-/// A slot whose bytes are part of another slot's. Its offset from `base` is the total size of the preceding operands or, with a row stride,
-/// of one row of each.
+/// A slot whose bytes lie within the bytes of another slot. Its offset from `base` is the total size of the preceding operands or, if rows
+/// are interleaved, the size of one row of each of them.
 struct Piece {
   SlotId slot, base;
   uint32_t first_preceding, num_preceding;  ///< a range in Program::operands()
@@ -37,8 +37,8 @@ struct ProgramStorage {
   std::vector<SlotId> releases;  ///< held slots to free, grouped by instruction (Instruction::first_release)
   std::vector<SlotId> held_slots;
   std::vector<SlotId> preallocated;  ///< the slots that Program::preallocated() returns
-  /// Operand positions that point into the bytes of a feed or held slot (Program::patches). Those of slot s are at indices patch_begin[s]
-  /// to patch_begin[s + 1] - 1.
+  /// Positions of operands whose pointers lead into the bytes of a feed or held slot (Program::patches). The positions for slot s are at
+  /// indices patch_begin[s] to patch_begin[s + 1] - 1.
   std::vector<uint32_t> patch_positions, patch_begin;
 
   std::span<const uint32_t> patches(SlotId slot) const {
@@ -47,9 +47,9 @@ struct ProgramStorage {
   }
 };
 
-/// Computes the storage of instructions in their order, and sets the members of slots and instructions that refer to it.
+/// Computes the storage for instructions in the given order. Sets the members of slots and instructions that refer to the storage.
 /// @param operands  operands of all instructions
-/// @param places    which slots lie in the bytes of others
+/// @param places    which slots lie within the bytes of others
 ProgramStorage make_storage(const Graph& graph, IdVector<SlotId, Slot>& slots, IdVector<InstructionId, Instruction>& instructions,
                             std::span<const SlotId> operands, const Places& places);
 

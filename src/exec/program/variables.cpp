@@ -44,7 +44,7 @@ void Variables::note_changed() {
 
 void Variables::watch(bool unseen) { watched_.store(unseen, std::memory_order_release); }
 
-// A variable without a digest counts as changed: its elements may have been written since they were packed.
+// A variable without a digest counts as changed, because its elements may have been written since they were packed.
 void Variables::look(ThreadPool* pool) {
   if (!watched_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(mutex_);

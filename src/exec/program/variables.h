@@ -19,25 +19,25 @@ class ThreadPool;
 
 namespace treadle::exec {
 
-/// Tensors by the names of the parameters (Value::Kind::parameter) whose elements they hold. Their owner writes them between runs and
-/// reports each change. If others may write them without a report, they are compared by digest before each run. Programs read the tensors
-/// in place, and keep packed copies as long as the version stays the same. Thread-safe, except for the elements themselves.
+/// Tensors with the elements of parameters (Value::Kind::parameter), by the parameters' names. The owner writes them between runs and
+/// reports each change. If others may write them without reporting it, their digests are compared before each run. Programs read the
+/// tensors in place, and keep packed copies as long as the version stays the same. Thread-safe, except for the elements.
 class Variables {
  public:
   /// @return the variable's index, called `place` below. @pre the name is new
   size_t add(const std::string& name, Tensor tensor);
-  /// Replaces the tensor, which counts as a change, unless it is the same memory and its contents are watched.
+  /// Replaces the tensor and counts this as a change, unless the memory is the same and its contents are watched.
   void set(size_t place, Tensor tensor);
-  /// Reports that the elements of one variable, or of all, have been written.
+  /// Reports that elements of one variable, or of any variable, have been written.
   void note_changed(size_t place);
   void note_changed();
-  /// With `unseen`, the elements may be written without note_changed() from now on, and look() compares their digests. False ends that.
+  /// If `unseen` is true, elements may from now on be written without note_changed(), and look() compares their digests. False ends this.
   void watch(bool unseen);
 
-  /// Must be called before a run. If the variables are watched, it reads all their bytes and counts differences as changes.
+  /// Must be called before a run. If the variables are watched, reads all their bytes and counts any difference as a change.
   void look(ThreadPool* pool);
 
-  /// Locks the elements for reading while a run reads them. Several runs may read at the same time. A writer waits for them, and runs that
+  /// Locks the elements while a run reads them. Several runs may read at the same time. A writer waits for running readers, and runs that
   /// begin later wait for the writer.
   class Reading {
    public:
@@ -66,7 +66,7 @@ class Variables {
   };
   std::optional<size_t> find(const std::string& name) const;
   Version at(size_t place) const;
-  /// Returns a number that every change of any variable increases.
+  /// Returns a number that increases with every change of any variable.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
  private:
@@ -78,7 +78,7 @@ class Variables {
 
   std::mutex gate_mutex_;  // guards the next three members
   std::condition_variable gate_;
-  int num_readers_ = 0, num_writers_ = 0;  // waiting writers count, too
+  int num_readers_ = 0, num_writers_ = 0;  // a waiting writer counts too
   bool is_written_ = false;
   mutable std::mutex mutex_;
   std::map<std::string, size_t> places_;

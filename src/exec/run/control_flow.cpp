@@ -15,7 +15,7 @@
 namespace treadle::exec {
 namespace {
 
-/// An If, Loop or Scan in execution: its operands, outputs and bodies.
+/// One execution of an If, Loop or Scan: its operands, outputs and bodies.
 class ControlFlowRun {
  public:
   ControlFlowRun(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
@@ -38,22 +38,22 @@ class ControlFlowRun {
   void set_output(int i, Datum datum) {
     if (i < static_cast<int>(outputs_.size())) outputs_[static_cast<size_t>(i)] = std::move(datum);
   }
-  /// Returns the value of an extent; negative if the feeds' shapes do not determine it.
+  /// Returns the value of a symbolic extent; negative if the feeds' shapes do not determine it.
   int64_t value_of(const Dim& extent) const {
     const auto index = static_cast<size_t>(extent.expr()->index);
     return index < binding_.values().size() ? binding_.values()[index] : -1;
   }
   size_t num_body_outputs(size_t b) const { return instruction_.bodies[b]->output_slots().size(); }
-  /// Runs body `b` with these formal inputs; captures are added. @return one value per output of the body
+  /// Runs body `b` with these formal inputs, and adds the captured values. @return one value per output of the body
   std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs, size_t looked_at = BodyRunner::kNone) {
     const Program& body = *instruction_.bodies[b];
     const Node& node = *instruction_.node;
     for (const auto& capture : node.bodies[b].captures)
       formal_inputs.push_back(operands_.operand(static_cast<size_t>(node.num_formal_inputs + capture.second), /*kept=*/false));
     std::vector<Datum> results(body.output_slots().size());
-    // Each iteration gets another run_id, mixed as in splitmix64, so that random operators draw new numbers.
+    // Each iteration gets a different run_id, mixed as in splitmix64, so that random operators produce new numbers.
     RunControl control = control_;
-    control.feeds = {};  // feeds of the body have no special rules: the surrounding run's apply only to its own
+    control.feeds = {};  // the special rules for feeds apply only to the surrounding run's feeds
     uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;
     control.run_id = mixed ^ mixed >> 27;
@@ -72,7 +72,7 @@ class ControlFlowRun {
   uint64_t iterations_ = 0;
 };
 
-// Returns the tensor, copied to the host if it is on a device, so that the host can read its elements.
+// Returns the tensor in the host's memory, so that the host can read its elements. Copies it if it is on a device.
 Tensor readable(const Tensor& tensor) { return tensor.storage()->device() ? tensor.clone() : tensor; }
 
 bool truth(const Datum& datum, std::string_view what) {
@@ -88,7 +88,7 @@ int64_t only_element(const Tensor& tensor, std::string_view what) {
   return *readable(tensor).data<int64_t>();
 }
 
-/// Copies ranges of elements between tensors of one dtype. On a device, all go through one stream.
+/// Copies ranges of elements between tensors of one dtype. Copies within a device all use one stream.
 class ElementCopies {
  public:
   void add(const Tensor& from, int64_t from_index, const Tensor& to, int64_t to_index, int64_t count) {
@@ -124,7 +124,7 @@ class ElementCopies {
     return {of.dtype(), Shape{count}, of.storage(), static_cast<size_t>(at - of.storage()->data())};
   }
 
-  std::unique_ptr<Stream> stream_;  // null: no device was needed
+  std::unique_ptr<Stream> stream_;  // null if no copy was made within a device
 };
 
 /// Allocates a tensor in the same memory (host or device) as `like`.
@@ -145,7 +145,7 @@ class Stack {
     slices_.push_back(slice.contiguous());
   }
 
-  /// @param empty_shape  shape of one slice, used if there was no iteration
+  /// @param empty_shape  shape of one slice, used if there were no iterations
   Tensor result(const Shape& empty_shape) const {
     Shape slice = slices_.empty() ? empty_shape : slices_[0].shape();
     DType dtype = slices_.empty() ? dtype_ : slices_[0].dtype();
@@ -171,8 +171,8 @@ class Stack {
   std::vector<Tensor> slices_;
 };
 
-// Returns the shape of a scan output's slice if no iteration ran: the inferred shape where the feeds' shapes determine it, otherwise the
-// one that the body declares, with 0 for extents that it does not declare.
+// Returns the shape of a slice of a scan output, for a loop without iterations: the inferred extents if the feeds' shapes determine them,
+// otherwise the extents that the body declares, with 0 for undeclared ones.
 Shape slice_shape(const ControlFlowRun& call, size_t output) {
   const Program& body = *call.instruction().bodies[0];
   const Graph& graph = *call.instruction().node->bodies[0].graph;
@@ -231,8 +231,8 @@ void run_loop(ControlFlowRun& instruction) {
     instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(instruction, 1 + num_carried + i)));
 }
 
-// Returns a slice along an axis. It is a view of the sequence's memory if all axes before that one have extent 1 and elements are whole
-// bytes.
+// Returns a slice along an axis. The slice is a view of the sequence's memory if all axes before this one have extent 1 and elements are
+// whole bytes.
 Tensor take_slice(const Tensor& sequence, int axis, int64_t index) {
   Shape shape = sequence.shape();
   const int64_t outer = shape.product(0, axis), length = shape[axis], inner = shape.product(axis + 1, shape.rank());

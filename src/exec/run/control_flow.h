@@ -1,5 +1,5 @@
-// Executes If, Loop and Scan. Each body is a program of its own. Values stay in the memory of the device where the bodies make them; the
-// host reads only conditions and trip counts.
+// Executes If, Loop and Scan. Each body is a program of its own. Values stay on the device where the bodies make them; the host reads only
+// conditions and trip counts.
 #pragma once
 
 #include <cstddef>
@@ -19,14 +19,14 @@ class BodyRunner {
   virtual ~BodyRunner() = default;
   /// Executes a body from beginning to end.
   /// @param results    one per output of the body. A value may be in the memory of the device that makes it.
-  /// @param looked_at  the output whose elements the host reads next, so that it must be on the host; kNone: there is none
+  /// @param looked_at  the output whose elements the host reads next, which must therefore be in the host's memory; kNone: there is none
   virtual void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
                    std::span<const int64_t> parent_values, size_t looked_at) = 0;
 };
 
 class HostBodies final : public BodyRunner {
  public:
-  /// @param frames  of the program whose bodies run; must outlive this object
+  /// @param frames  frames of the program that contains the bodies; must outlive this object
   explicit HostBodies(FramePool& frames) : frames_(frames) {}
   void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
            std::span<const int64_t> parent_values, size_t looked_at) override;
@@ -39,7 +39,7 @@ class HostBodies final : public BodyRunner {
 std::vector<Datum> run_control_flow(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                     const OperandSource& operands);
 
-/// Like run_dynamic(), for a program whose bodies do not run on the host.
+/// Like the other run_dynamic(), for a program whose bodies run on devices.
 std::vector<Datum> run_dynamic(BodyRunner& bodies, const Instruction& instruction, const Binding& binding, const RunControl& control,
                                const OperandSource& operands, Evaluator& evaluator);
 

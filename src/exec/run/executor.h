@@ -19,7 +19,7 @@ class FramePool;
 class Plans;
 class Program;
 
-/// Returns a run to its executor, which must outlive the run.
+/// Deleter of a handle: returns a run to its executor, which must outlive the run.
 struct GiveBack {
   Executor* executor = nullptr;
   void operator()(Run* run) const noexcept;
@@ -28,12 +28,12 @@ using RunHandle = std::unique_ptr<Run, GiveBack>;
 
 /// A copy of a value between devices, for profiles.
 struct DeviceCopy {
-  uint32_t record_name = 0;  ///< name of its records in the recorder
+  uint32_t record_name = 0;  ///< id of the name under which the recorder records the copy
   SlotId slot = kNoSlot;     ///< slot of the copied value
   std::string from, to;      ///< names of the devices
 };
 
-/// Runs a program. Owns what its runs share: plans, and pools of idle runs.
+/// Runs a program. Owns what all runs of the program share: plans, and pools of idle runs.
 class Executor {
  public:
   /// @param program  must outlive the executor
@@ -43,27 +43,27 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   Plans& plans() const { return *plans_; }
-  /// Returns the pool of frames for runs on the host. If devices run the program, only its bodies use it.
+  /// Returns the pool of frames for runs on the host. If devices run the program, only the bodies use this pool.
   FramePool& frames() const { return *frames_; }
 
-  /// Executes the program from beginning to end. @throws Error of the first node that fails; also if the program stops at a Yield
+  /// Executes the program from beginning to end. @throws Error of the first node that fails, or an Error if the program stops at a Yield
   virtual void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
                    std::span<const OutputMemory> memory = {}) = 0;
-  /// Returns an idle run that the caller starts and advances itself. Several may be in flight.
+  /// Returns an idle run, which the caller starts and advances. Several may be in progress at the same time.
   virtual RunHandle take() = 0;
   virtual void give_back(std::unique_ptr<Run> run) noexcept = 0;
-  /// Returns the copies that every run makes between devices, in the order of issue; none on the host.
+  /// Returns the copies between devices that every run makes, in the order of issue; empty for runs on the host.
   virtual std::span<const DeviceCopy> copies() const noexcept { return {}; }
 
  private:
   const std::unique_ptr<Plans> plans_;
-  const std::unique_ptr<FramePool> frames_;  // destroyed before plans_, whose bindings the frames hold
+  const std::unique_ptr<FramePool> frames_;  // destroyed before plans_, because frames hold bindings of the plans
 };
 
 inline void GiveBack::operator()(Run* run) const noexcept { executor->give_back(std::unique_ptr<Run>(run)); }
 
-/// Must be called after the last instruction. A run that was cancelled or timed out meanwhile fails now, unless it has updated state: then
-/// it succeeds. @throws Error(cancelled or timed_out)
+/// Must be called after the last instruction. If the run has been cancelled or timed out, it fails now, unless it has updated state.
+/// @throws Error(cancelled or timed_out)
 void check_at_end(const Program& program, const RunControl& control);
 
 /// Makes an executor that runs on the host. @param program must outlive the executor
@@ -106,7 +106,7 @@ class RunPool {
 
  private:
   ForkMutex mutex_;
-  std::vector<std::unique_ptr<T>> idle_;  // has capacity for all runs, so that give_back() cannot fail
+  std::vector<std::unique_ptr<T>> idle_;  // has room for all runs, so give_back() cannot fail
   size_t num_runs_ = 0;
 };
 

@@ -14,14 +14,14 @@
 namespace treadle::exec {
 namespace {
 
-// Begins the error with ONNX Runtime's words, for which some programs search.
+// The error begins with ONNX Runtime's words, because some programs search for them.
 [[noreturn]] void refuse_type(const Program& program, SlotId slot, const Datum& feed, const std::string& what) {
   refuse_feed(
       program, slot, feed, what,
       fmt::format("Unexpected input data type. Actual: ({}) , expected: ({}): ", type_text(Type::of(feed)), type_text(program.type(slot))));
 }
 
-// @throws Error naming the axes whose extents differ from the model's
+// @throws Error naming the axes whose extents differ from those in the model
 void check_extents(const Program& program, SlotId slot, const Datum& feed, const Shape& shape) {
   const SymbolicShape& declared = *program.type(slot).shape;
   if (static_cast<int>(declared.size()) != shape.rank())
@@ -47,7 +47,7 @@ void check_extents(const Program& program, SlotId slot, const Datum& feed, const
                     program.name(slot), indices));
 }
 
-// Checks a sparse feed. No symbol gets its value from the extents, since nodes that read the feed are bound during the run.
+// Checks a sparse feed. Its extents give no values to symbols, because nodes that read the feed are bound during the run.
 void check_sparse_feed(const Program& program, SlotId slot, const Datum& feed) {
   const Type& type = program.type(slot);
   const SparseTensor& sparse = feed.sparse_tensor();
@@ -64,7 +64,7 @@ bool mentions(const Expr& expr, const Expr& symbol) {
 }
 bool mentions(const Dim& dim, const Expr& symbol) { return !dim.is_const() && mentions(*dim.expr(), symbol); }
 
-// Returns the body's input that captures the value; kNoSlot if the body does not read it.
+// Returns the input of the body that captures this value; kNoSlot if the body does not read it.
 SlotId captured_as(const Program& program, const Instruction& instruction, size_t body, SlotId value) {
   const auto operands = program.operands(instruction);
   const auto inputs = instruction.bodies[body]->input_slots();
@@ -75,7 +75,7 @@ SlotId captured_as(const Program& program, const Instruction& instruction, size_
   return kNoSlot;
 }
 
-// Returns true if extents or known elements of other values depend on the symbol. A body that cannot run without the input is left out.
+// Returns true if extents or known elements of other values depend on the symbol. Skips bodies that cannot run without the input.
 bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
   auto does = [&](const SymbolicExtent& extent) { return extent.slot != input && mentions(extent.dim, symbol); };
   if (std::ranges::any_of(program.extents().of_shapes, does) || std::ranges::any_of(program.extents().of_known, does)) return true;
@@ -85,7 +85,7 @@ bool depends_on(const Program& program, SlotId input, const Expr& symbol) {
     for (size_t b = 0; b < instruction.bodies.size(); ++b) {
       const Program& body = *instruction.bodies[b];
       const SlotId within = captured_as(program, instruction, b, input);
-      // Leaving the input out is no error here: the body is not run without it.
+      // A missing input is no error in this case, because the body does not run without it.
       if (within != kNoSlot && needs_feed(body, within)) continue;
       if (depends_on(body, within, symbol)) return true;
     }
@@ -103,7 +103,7 @@ bool is_read(const Program& program, SlotId input) {
   throw MissingInput(program.name(slot), fmt::format("it is {}", to_string(program.type(slot))));
 }
 
-// Compares kinds and dtypes, also those inside of maps, optionals and sequences. An empty sequence fits any element dtype.
+// Compares kinds and dtypes, including those within maps, optionals and sequences. An empty sequence fits any element dtype.
 bool fits(const Type& declared, const Type& fed) {
   if (declared.kind == Type::Kind::unknown || fed.kind == Type::Kind::unknown) return true;
   auto same = [](DType a, DType b) { return a == b || a == DType::undefined || b == DType::undefined; };
@@ -148,7 +148,7 @@ void FeedBinder::bind(std::span<const Datum> feeds, std::span<const int64_t> par
     take(feeds, parent_values, control, state);
     state.take_binding(symbol_values_, control);
   } catch (...) {
-    if (state.program().is_body()) throw;  // the error first gets the name of the node that the body belongs to
+    if (state.program().is_body()) throw;  // the error first needs the name of the node that owns the body
     rethrow_with_memory([&](const OutOfMemory&) { return describe_unbound(state.program(), control.memory.account()); },
                         "while the extents of a run were bound");
   }
@@ -174,7 +174,7 @@ void FeedBinder::take(std::span<const Datum> feeds, std::span<const int64_t> par
   }
 }
 
-// Sets symbols to 0 whose value only the missing feed gives, unless something else depends on them. @throws MissingInput in that case
+// Sets the symbols that only the missing feed determines to 0. @throws MissingInput if anything else depends on such a symbol
 void FeedBinder::leave_out(const Program& program, SlotId slot) {
   const Type& type = program.type(slot);
   if (!type.shape) return;
@@ -189,7 +189,7 @@ void FeedBinder::bind_later(SlotId slot, const Datum& feed, RunState& state) {
   const Program& program = state.program();
   if (state.held(slot).defined()) refuse_feed(program, slot, feed, "it has been fed");
   const bool is_left_out = !is_read(program, slot);
-  // leave_out() has set the symbols that only this input gives to 0. It may have any extents, as nothing reads it.
+  // leave_out() has set the symbols that only this input determines to 0. The feed may have any extents, because nothing reads it.
   if (is_left_out && program.type(slot).shape)
     for (const Dim& dim : *program.type(slot).shape)
       if (!dim.is_const() && !depends_on(program, slot, *dim.expr())) symbol_values_[static_cast<size_t>(dim.expr()->index)] = -1;
@@ -233,7 +233,7 @@ void FeedBinder::check_complete(const RunState& state) {
     if (!state.held(slot).defined() && is_read(state.program(), slot)) throw_missing(state.program(), slot);
 }
 
-// Checks that the extents of a feed that comes later are known, as binding needs them.
+// Checks that the extents of a feed that is supplied later are known already, because the binding needs them.
 void FeedBinder::check_may_be_later(const Program& program, SlotId slot) const {
   const Type& type = program.type(slot);
   const bool is_told = type.is_tensor() && type.dtype != DType::undefined && type.shape &&
@@ -265,7 +265,7 @@ Datum FeedBinder::checked(const Program& program, SlotId slot, const Datum& feed
   if (feed.tensor().storage()->device() && !takes_device_feeds_) return checked(program, slot, feed.tensor().clone());
   const Tensor& tensor = feed.tensor();
   if (type.dtype != DType::undefined && tensor.dtype() != type.dtype) refuse_type(program, slot, feed, "another dtype");
-  // Accepts a tensor of one element for a scalar input, as ONNX Runtime does and its clients expect.
+  // Accepts a tensor with one element for a scalar input. ONNX Runtime does so, and its clients expect it.
   if (type.shape && type.shape->empty() && tensor.shape().rank() > 0 && tensor.num_elements() == 1)
     return with_valid_booleans(tensor).contiguous().reshaped(Shape{});
   if (type.shape) {

@@ -1,4 +1,4 @@
-// Checks a run's feeds against the declared inputs of its program, and reads the symbols' values from their shapes.
+// Checks a run's feeds against the declared inputs of its program, and reads the values of symbols from the feeds' shapes.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ class MissingInput : public Error {
   MissingInput(const std::string& name, const std::string& more);
 };
 
-/// Returns true if the input must be fed: a node reads it directly or it is an output, and it is no optional. An input that only a body
-/// reads may be left out; the body asks for it if it runs.
+/// Returns true if the input must be fed: it is not an optional, and a node reads it directly or it is also an output. An input that only
+/// bodies read may be left out; a body reports an error if it runs without it.
 bool needs_feed(const Program& program, SlotId input);
 
-/// Returns the slots that receive the values handed back at a Yield.
-/// @throws Error(invalid_argument) if the values differ from the slots in number, kind or dtype
+/// Returns the slots for the values that the caller hands back at a Yield.
+/// @throws Error(invalid_argument) if the number, kinds or dtypes of the values do not match the slots
 std::span<const SlotId> slots_handed_to(const Program& program, const Instruction& yield, std::span<const Datum> values);
 
 class FeedBinder {
@@ -36,11 +36,11 @@ class FeedBinder {
   explicit FeedBinder(const Program& program) : symbol_values_(program.extents().num_expressions) {}
 
   /// Called at the start of a run: checks the feeds, and puts them and a binding for their extents into the state.
-  /// @param parent_values  for a body: the symbols' values of the surrounding run
+  /// @param parent_values  for a body: values of the symbols in the surrounding run
   /// @param control        with FeedRules::later, feeds may be undefined if other feeds or the declaration give their extents; with
-  ///                       FeedRules::on_devices, feeds may stay on their devices
-  /// @throws MissingInput for a missing feed, Error(invalid_argument) for another kind, dtype, rank or extent, or if two feeds give
-  /// different values for a symbol; errors of Binding::bind()
+  /// FeedRules::on_devices, feeds may stay on their devices
+  /// @throws MissingInput for a missing feed, Error(invalid_argument) for a wrong kind, dtype, rank or extent, or if two feeds give
+  /// different values to a symbol; errors of Binding::bind()
   void bind(std::span<const Datum> feeds, std::span<const int64_t> parent_values, const RunControl& control, RunState& state);
   /// Supplies a feed that was undefined when bind() was called. @throws Error(invalid_argument) as bind(), and if it has been fed already
   void bind_later(SlotId slot, const Datum& feed, RunState& state);
@@ -50,7 +50,7 @@ class FeedBinder {
 
   /// Returns true if one of the slots needs an input that has not been fed yet.
   static bool lacks_feed(const RunState& state, std::span<const SlotId> slots);
-  /// Reports that a run would advance past a step whose input has not been fed.
+  /// Reports that a run cannot advance because a step's input has not been fed.
   /// @throws Error(invalid_argument) always, naming the input
   [[noreturn]] static void refuse_missing(const RunState& state);
 
@@ -58,7 +58,7 @@ class FeedBinder {
   static void check_complete(const RunState& state);
 
   /// Sets the kernels' pointers to the feeds. @pre the state has its binding
-  /// @throws Error(invalid_argument) if a feed's extents are not the binding's
+  /// @throws Error(invalid_argument) if a feed's extents differ from those of the binding
   static void point_at_feeds(RunState& state);
 
  private:

@@ -1,4 +1,4 @@
-// Keeps the error that ends a run in which several threads work.
+// Keeps the first error of a run that uses several threads.
 #pragma once
 
 #include <atomic>
@@ -10,12 +10,12 @@
 
 namespace treadle::exec {
 
-/// Keeps the first error and drops later ones. Threads call stopped() before they begin new work. The run rethrows the error when all work
-/// has ended.
+/// Keeps the first error and drops later ones. Threads call stopped() before they begin new work. When all work has ended, the run rethrows
+/// the error.
 class FirstError {
  public:
   bool stopped() const noexcept { return stopped_.load(); }
-  /// @param at  the instruction that failed, if it was one.
+  /// @param at  the instruction that failed; kNoInstruction if the error did not come from an instruction
   void note(std::exception_ptr error, InstructionId at = kNoInstruction) noexcept {
     std::lock_guard lock(mutex_);
     if (!error_) {
@@ -37,7 +37,7 @@ class FirstError {
     std::lock_guard lock(mutex_);
     return std::exchange(error_, nullptr);
   }
-  /// The instruction that failed, also after take(); kNoInstruction if the error came from elsewhere.
+  /// The instruction that failed, valid even after take(); kNoInstruction if the error came from elsewhere.
   InstructionId at() const noexcept { return at_; }
 
  private:

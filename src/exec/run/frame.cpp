@@ -33,7 +33,7 @@ Frame::~Frame() = default;
 void Frame::start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
                   std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) {
   control_ = control;
-  control_.stop.check();  // a program without instructions would not check it otherwise
+  control_.stop.check();  // needed because a program without instructions checks nowhere else
   cursor_.begin();
   nodes_.begin();
   feeds_.bind(feeds, parent_values, control_, state_);
@@ -58,7 +58,7 @@ void Frame::find_memory() {
   if (state_.drop_lent_arena()) plans.note_kept_gradients();
   const bool limited = control_.memory.pass && control_.memory.pass->arena_capacity(0) != SIZE_MAX;
   state_.set_lodges(plans.lodges_gradients() && !limited && !outputs_.is_bound(program_.first_gradient()));
-  std::unique_lock<std::mutex> room;  // no other run can take the memory until all is allocated
+  std::unique_lock<std::mutex> room;  // keeps other runs from taking the memory until everything is allocated
   if (control_.memory.pass && !program_.is_body())
     room = budget_.begin();
   else
@@ -71,7 +71,7 @@ void Frame::find_memory() {
   outputs_.place(control_, by_readiness_);
 }
 
-// Chooses to run instructions in the program's order, by readiness, or in the order of a budgeted plan.
+// Chooses how to run instructions: in the program's order, as soon as they are ready, or in the order of a budgeted plan.
 void Frame::choose_schedule() {
   by_readiness_ &= !outputs_.needs_order();
   if (!by_readiness_) return;
@@ -96,7 +96,7 @@ void Frame::move_feed(size_t input, const Datum& value) {
   FeedBinder::move(program_.input_slots()[input], value, state_);
 }
 
-// Returns true if a later step accesses the root. @param written count only writes
+// Returns true if a later step accesses the bytes of the root. @param written  true: only writes count
 bool Frame::is_touched_later(SlotId root, bool written) const {
   const auto slots = program_.slots();
   for (size_t step = cursor_.next(); step < cursor_.end(); ++step) {
@@ -180,7 +180,7 @@ void Frame::advance_by_readiness(size_t end) {
     end = std::min(end, index_of(*yield));
   const bool limited = control_.memory.pass && !program_.is_body();
   cursor_.go_to(run_parallel(nodes_, *parallel_, limited ? &budget_ : nullptr, cursor_.next(), end));
-  if (cursor_.next() < end) by_readiness_ = false;  // the limit has changed: the run goes on in the order of a budgeted plan
+  if (cursor_.next() < end) by_readiness_ = false;  // the limit has changed, so the run continues in the order of a budgeted plan
 }
 
 void Frame::advance_in_order(size_t end) {
@@ -188,13 +188,13 @@ void Frame::advance_in_order(size_t end) {
   const bool watched = control_.watched(), limited = control_.memory.pass && !program_.is_body();
   const bool renews = control_.memory.context && control_.memory.context->allocator && !state_.budget();
   sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run, control_.stop.interruption());
-  // If only times are recorded, one clock reading ends a step and begins the next.
+  // If only times are recorded, one clock reading serves as the end of a step and the start of the next.
   NodeCountWriter counts(nodes_.counters());
   const bool only_timed =
       (control_.recording.recorder || nodes_.counters()) && !control_.observer && !control_.stop.deadline && !control_.stop.caller;
   RecordWriter writer(only_timed ? control_.recording.recorder : nullptr, control_.recording.run);
   PhaseMarks phases(program_);
-  uint64_t boundary = 0;  // time when the previous step ended; 0: it was not recorded, or other work came in between
+  uint64_t boundary = 0;  // end time of the previous step; 0: not recorded, or other work came in between
   try {
     for (size_t step = cursor_.next(); step < end; cursor_.go_to(++step)) {
       const InstructionId id = limited ? budget_.instruction_at(step) : id_at<InstructionId>(step);

@@ -1,4 +1,4 @@
-// A frame: a run in flight on the host, with its values, its memory and its position in the schedule.
+// A frame: a run on the host, with its values, its memory and its position in the schedule.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ namespace treadle::exec {
 class FramePool;
 struct ParallelState;
 
-/// A run on the host. A step is one instruction, in the program's order. When the run stops, all earlier instructions have run and no later
-/// ones. Between stops, instructions run sequentially, or by readiness if that is faster (parallel.h).
+/// A run on the host. A step is one instruction, in the program's order. When the run stops, exactly the instructions before that point
+/// have run. Between stops, instructions run in sequence, or in parallel as they become ready if that is faster (parallel.h).
 class Frame final : public Run {
  public:
-  /// @param frames  the frames of the program and its bodies; must outlive the run
+  /// @param frames  the pools of frames for the program and its bodies; must outlive the run
   explicit Frame(FramePool& frames);
   ~Frame() override;
 
@@ -37,7 +37,7 @@ class Frame final : public Run {
              std::span<const OutputMemory> memory) override {
     start(feeds, bound, control, memory, {});
   }
-  /// @param parent_values  for a body: the symbols' values of the surrounding run
+  /// @param parent_values  for a body: values of the symbols in the surrounding run
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const OutputMemory> memory,
              std::span<const int64_t> parent_values);
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
@@ -63,7 +63,7 @@ class Frame final : public Run {
   void resume(std::span<const Datum> values) override;
 
   void take_outputs(std::span<Datum> outputs) override;
-  /// Must be called after an error. If an output moved rows of a feed within the feed's memory (Slide), moves them back.
+  /// Must be called after an error. If an output has moved rows of a feed within the feed's memory (Slide), moves these rows back.
   void restore_feeds() { outputs_.restore_feeds(next_in_order()); }
   void clear() noexcept override;
   void trim() noexcept override { state_.drop_arena(); }
@@ -73,9 +73,9 @@ class Frame final : public Run {
   RunState& state() { return state_; }
   const RunState& state() const { return state_; }
   const RunControl& control() const override { return control_; }
-  /// Returns the present value of the slot; undefined if it has not been computed. The run will reuse its memory.
+  /// Returns the present value of the slot; undefined if it has not been computed. The run may overwrite its memory later.
   Datum value(SlotId slot) const { return state_.value(slot, /*shared=*/false); }
-  /// Returns true if instructions run by readiness, until the run ends or the memory limit changes.
+  /// Returns true while instructions run as they become ready. Ends with the run, or when the memory limit changes.
   bool goes_by_readiness() const { return by_readiness_; }
 
  private:
@@ -85,7 +85,7 @@ class Frame final : public Run {
   void advance_by_readiness(size_t end);
   void advance_in_order(size_t end);
   void find_starved();
-  /// The instruction at the cursor. @pre the run follows the program's order, as programs with a Yield do
+  /// The next instruction. @pre the run follows the program's order, which programs with a Yield always do
   InstructionId next_in_order() const { return id_at<InstructionId>(cursor_.next()); }
   bool is_touched_later(SlotId root, bool written) const;
 
@@ -97,7 +97,7 @@ class Frame final : public Run {
   NodeRunner nodes_;
   RunBudget budget_;
   Evaluator evaluator_;  // for instructions that are bound during the run
-  StepCursor cursor_;    // steps are instructions in the program's order, or in that of a budgeted plan
+  StepCursor cursor_;    // a step is an instruction, in the program's order or in that of a budgeted plan
   bool by_readiness_ = false;
   std::unique_ptr<ParallelState> parallel_;
 };
@@ -105,7 +105,7 @@ class Frame final : public Run {
 /// Pools of idle frames for a program and its bodies. Thread-safe.
 class FramePool {
  public:
-  /// @param plans  the program's plans; must outlive the pool
+  /// @param plans  plans of the program; must outlive the pool
   explicit FramePool(Plans& plans);
   ~FramePool();
   FramePool(const FramePool&) = delete;
@@ -116,11 +116,11 @@ class FramePool {
 
   std::unique_ptr<Frame> take();
   void give_back(std::unique_ptr<Frame> frame) noexcept { idle_.give_back(std::move(frame)); }
-  /// Does a whole run, as Executor::run(). @throws Error, also if the program stops at a Yield
-  /// @param parent_values  for a body: the symbols' values of the surrounding run
+  /// Executes a whole run like Executor::run(). @throws Error; also if the program stops at a Yield
+  /// @param parent_values  for a body: values of the symbols in the surrounding run
   void run(std::span<const Datum> feeds, std::span<Datum> outputs, const RunControl& control, std::span<const Datum> bound = {},
            std::span<const OutputMemory> memory = {}, std::span<const int64_t> parent_values = {});
-  /// Frees the memory of idle frames of the program; trim_all() also frees that of its bodies.
+  /// Frees the memory of the program's idle frames. trim_all() also frees that of idle frames of bodies.
   void trim() noexcept { idle_.trim(); }
   void trim_all() noexcept;
 

@@ -25,7 +25,7 @@ bool is_needed(const RunState& state, BufferId buffer, int32_t step) {
   return info.first < InstructionId{step} && InstructionId{step} <= info.last;
 }
 
-// For a value that is not in the arena at the step: returns true if the file has no copy of it either, because it will be recomputed.
+// For a value that is not in the arena at the step: returns true if the file has no copy either, because the value is recomputed later.
 bool is_away_without_copy(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
   int32_t left = -1;
   for (const BudgetedPlan::Stay& stay : plan.stays[buffer])
@@ -34,7 +34,7 @@ bool is_away_without_copy(const BudgetedPlan& plan, BufferId buffer, int32_t ste
   return std::find(drops.begin(), drops.end(), left) != drops.end();
 }
 
-// Returns true if the plan loads the value from the file after the step. A plan for the whole run may have written it before the step.
+// Returns true if the plan loads the value from the file after this step. The value may have been written to the file before the step.
 bool is_loaded_later(const BudgetedPlan& plan, BufferId buffer, int32_t step) {
   for (size_t m = plan.first_move[static_cast<size_t>(step) + 1]; m < plan.moves.size(); ++m) {
     if (plan.moves[m].buffer != buffer || plan.moves[m].kind == BudgetedPlan::Kind::recompute) continue;

@@ -13,29 +13,29 @@
 
 namespace treadle::exec {
 
-/// The values needed at a step or later, each with its present place and its place by the new plan.
+/// The values needed at a step or later. For each, its present location and its location in the new plan.
 class KeptValues {
  public:
   /// @param step      the run's next step
-  /// @param is_moved  the moves that the present plan makes before the step have been made
+  /// @param is_moved  true if the moves that the present plan makes before this step are done
   /// @return nothing if a value is neither in the arena nor in the file, because the plan recomputes it later
   static std::optional<KeptValues> find(RunState& state, SpillStore& spilled, int32_t step, bool is_moved);
 
   int32_t step() const { return step_; }
   /// Returns, for each buffer, true if the value is in the file.
   IdVector<BufferId, bool> away() const;
-  /// Sets the target places from the state's present plan.
+  /// Sets the target locations of the values from the plan that the state has now.
   void aim();
-  /// Returns the bytes whose place changes.
+  /// Returns the total bytes of the values whose location changes.
   size_t bytes_to_move() const;
 
   /// Writes all values that are in the arena to the file.
   void write_all();
-  /// Copies the values from a previous arena to their target places in the state's present arena.
+  /// Copies the values from a previous arena to their target locations in the present arena.
   void copy_from(const std::byte* arena_before);
-  /// Moves the values to their target places within an arena that is large enough for both old and new places.
+  /// Moves the values to their target locations within the arena, which must be large enough for old and new locations.
   void arrange();
-  /// Sets the target of every value to its present place, because the state has returned to its previous plan.
+  /// Makes the present location of every value its target, because the state has returned to its previous plan.
   void stay();
 
  private:
@@ -43,7 +43,7 @@ class KeptValues {
     BufferId buffer;
     size_t size_bytes;
     size_t from, to = 0;    // offsets in the arena; kAway: the value is in the file
-    bool is_wanted = true;  // the new plan reads it from the file
+    bool is_wanted = true;  // true if the new plan reads the value from the file
   };
 
   KeptValues(RunState& state, SpillStore& spilled, int32_t step)
@@ -53,7 +53,7 @@ class KeptValues {
   RunState* state_;
   SpillStore* spilled_;
   int32_t step_;
-  std::shared_ptr<const BudgetedPlan> files_;  // offsets in the file, which are the same in all plans of a binding
+  std::shared_ptr<const BudgetedPlan> files_;  // gives the offsets in the file, which are the same in all plans of a binding
   std::vector<Kept> values_;
 };
 

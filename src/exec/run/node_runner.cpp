@@ -43,7 +43,7 @@ void NodeRunner::take(const Instruction& instruction, std::vector<Datum> made) {
   }
 }
 
-// Counts the node's time; other threads may count at the same time. @return the node's end time
+// Adds the node's time to the counters; other threads may do so at the same time. @return the node's end time
 uint64_t NodeRunner::count(const Instruction& instruction, uint64_t start) const {
   const uint64_t end = read_ticks();
   if (control_.counts_nodes) counters_->add_shared(index_of(program_.id_of(instruction)), end - start);
@@ -56,7 +56,7 @@ void NodeRunner::record_time(const Instruction& instruction, uint64_t start) con
   if (control_.recording.recorder) control_.recording.record_node(instruction.record_name, start, end);
 }
 
-// Records the node. A dynamic node's cost is known only now, and is recorded with it.
+// Records the node's time. The cost of a dynamic node is known only after it has run, so it is recorded here too.
 void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   if (!control_.recording.recorder || !instruction.dynamic || !instruction.bodies.empty()) return record_time(instruction, start);
   const uint64_t end = count(instruction, start);
@@ -66,7 +66,7 @@ void NodeRunner::record(const Instruction& instruction, uint64_t start) const {
   control_.recording.record_node(instruction.record_name, start, end, cost.flops, cost.bytes);
 }
 
-// Calls the observer, which may hold locks. So it must not give the device to other jobs.
+// Calls the observer. The observer may hold locks, so it must not pause for other jobs.
 template <typename Tell>
 void NodeRunner::tell_observer(Tell&& tell) const {
   if (!control_.observer) return;
@@ -112,7 +112,7 @@ void NodeRunner::run_again(const Instruction& instruction, void** pointers, void
 }
 
 void NodeRunner::renew_buffers(InstructionId id) {
-  const auto buffers = program_.buffers();  // sorted by their first instructions
+  const auto buffers = program_.buffers();  // sorted by the first instruction that uses them
   auto buffer = std::partition_point(buffers.begin(), buffers.end(), [&](const BufferInfo& b) { return b.first < id; });
   for (; buffer != buffers.end() && buffer->first == id; ++buffer) {
     const BufferId b = buffers.id_of(*buffer);

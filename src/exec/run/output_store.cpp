@@ -35,7 +35,7 @@ size_t room_to_grow(size_t needed_bytes, bool has_grown) {
   return has_grown ? std::max(half, std::clamp(7 * needed_bytes, kLittle, kMuch)) : half;
 }
 
-// Only one axis differs, and all axes before it have extent 1.
+// True if only one axis differs and all axes before it have extent 1.
 bool is_prefix(const Shape& part, const Shape& whole) {
   if (part.rank() != whole.rank()) return false;
   int axis = 0;
@@ -56,7 +56,7 @@ void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemo
   if (std::any_of(bound_.begin(), bound_.end(), [](const Datum& own) { return own.defined(); })) find_fed_bytes();
 }
 
-// Returns true if the output is the root or shares bytes with it.
+// Returns true if the output shares bytes with the root or is the root itself.
 bool OutputStore::is_of(size_t output, SlotId root) const {
   const Program& program = state_.program();
   return program.slots()[program.output_slots()[output]].root == root;
@@ -96,9 +96,9 @@ Tensor OutputStore::in_bound_memory(SlotId slot) const {
     if (memory.dtype() != dtype || memory.shape() != shape)
       throw Error(ErrorCode::invalid_argument, fmt::format("output \"{}\" is bound to {}, it has {}{}", program.graph().output_names[k],
                                                            describe(memory), short_name_of(dtype), to_string(shape)));
-    // In these cases hand_over() copies the output to the bound memory.
+    // If the bound memory cannot be used directly, hand_over() copies the output to it.
     if (!memory.is_contiguous() || !memory.storage()->writable() || memory.storage()->device()) continue;
-    if (!may_be_made_in(slot, memory)) continue;  // the output would overwrite a feed too early, so hand_over() copies it
+    if (!may_be_made_in(slot, memory)) continue;  // the output would overwrite a feed that is still read
     return whole_as(memory, info.dtype, state_.binding().shape(slot));
   }
   return {};
@@ -152,8 +152,8 @@ bool OutputStore::any_feed_in(const Tensor& memory, F f) const {
   return false;
 }
 
-// Returns true if every feed that overlaps the memory may be overwritten: it is no output, and is not read after the slot's root is first
-// written.
+// Returns true if the slot may overwrite every feed in this memory: the feed is not an output, and is not read after the first write to the
+// slot's root.
 bool OutputStore::may_be_made_in(SlotId slot, const Tensor& memory) const {
   const bool in_pieces = state_.program().slots()[slot].in_pieces;
   return !any_feed_in(memory, [&](const FedBytes& feed) {
@@ -164,7 +164,7 @@ bool OutputStore::may_be_made_in(SlotId slot, const Tensor& memory) const {
   });
 }
 
-// Returns true if the instruction that makes the slot may write it in place of this input.
+// Returns true if the instruction that makes the slot may compute it in place, in the memory of this input.
 bool OutputStore::may_take_over(SlotId slot, SlotId input) const {
   const Program& program = state_.program();
   const Instruction& instruction = program.instructions()[touched_[slot].made_at];
@@ -182,7 +182,7 @@ bool OutputStore::may_take_over(SlotId slot, SlotId input) const {
   });
 }
 
-// Returns true if readiness also orders all readers of feeds that overlap the memory before the instruction that writes the slot.
+// Returns true if the dependencies alone ensure that all readers of feeds in this memory run before the instruction that writes the slot.
 bool OutputStore::is_ordered_by_readiness(SlotId slot, const Tensor& memory) const {
   const ParallelPlan* plan = state_.program().parallel();
   return !any_feed_in(memory, [&](const FedBytes& feed) {
@@ -193,7 +193,7 @@ bool OutputStore::is_ordered_by_readiness(SlotId slot, const Tensor& memory) con
   });
 }
 
-// Returns memory in the arena for a gradient (plan/lodging.h), unless the caller wants it elsewhere; undefined if there is none.
+// Returns memory in the arena for a gradient (plan/lodging.h). Undefined if the caller wants other memory or the arena has no room.
 // @param preallocated  index into Program::preallocated()
 Tensor OutputStore::in_arena(size_t preallocated) const {
   const Program& program = state_.program();
@@ -238,9 +238,9 @@ Tensor OutputStore::in_own_memory(SlotId slot) const {
   return Tensor(dtype, shape);
 }
 
-// Returns memory for an output that extends a feed (Slide): before the feed in the feed's memory, or at the end of new memory, so that the
-// next run's output can begin before it. Undefined if the output cannot share memory with the feed. As rows of the feed move, no observer
-// may read the feed during the run, and the caller must wait for the run's end.
+// Returns memory for an output that extends a feed (Slide): before the feed in the feed's memory, or at the end of new memory, so that
+// there are free bytes before it for the next run's output. Undefined if the output cannot share memory with the feed. Rows of the feed
+// move, so no observer may read it during the run, and the caller must wait for the end of the run.
 Tensor OutputStore::beside_feed(SlotId slot, const RunControl& control) {
   if (control.observer || control.stop.deadline || control.stop.caller || control.memory.pass || state_.budget()) return {};
   const Program& program = state_.program();
@@ -312,7 +312,7 @@ bool OutputStore::binds_next_versions() const {
   return true;
 }
 
-// Returns the value, or a copy if it shares memory with a feed that a bound output will overwrite.
+// Returns the value, or a copy of it if it shares memory with a feed that a bound output will overwrite.
 Datum OutputStore::apart_from_feeds(Datum value) const {
   if (value.is_tensor()) {
     const bool is_fed = value.tensor().dtype() != DType::string && any_feed_in(value.tensor(), [](const FedBytes&) { return true; });
@@ -348,7 +348,7 @@ void OutputStore::hand_over(std::span<Datum> outputs) {
   }
 }
 
-// Returns an output's value; constants of the program are copied.
+// Returns an output's value. A constant of the program is copied.
 Datum OutputStore::value(size_t k) const {
   const SlotId slot = state_.program().output_slots()[k];
   Datum result = state_.value(slot, /*shared=*/true);
@@ -356,8 +356,8 @@ Datum OutputStore::value(size_t k) const {
   return is_programs && result.is_tensor() ? Datum(result.tensor().clone()) : result;
 }
 
-// Moves an output to the memory that the caller has asked for. Needed if the output's extents were unknown before the run, so that place()
-// did nothing.
+// Moves an output to the memory that the caller wants. Needed if the output's extents were unknown before the run, so that place() could
+// not do it.
 Datum OutputStore::where_wanted(size_t k, Datum value) const {
   static const OutputMemory kAnywhere;
   const OutputMemory& memory = k < memory_.size() ? memory_[k] : kAnywhere;

@@ -1,5 +1,5 @@
-// Inexpensive nodes run at once on the thread that made them ready. Of the expensive nodes that a thread makes ready, it runs one itself.
-// The others go to a queue, from which the run's own thread and idle threads of the pool take them.
+// Inexpensive nodes run at once, on the thread that made them ready. If a thread makes several expensive nodes ready, it runs one itself
+// and puts the others into a queue. The run's own thread and idle threads of the pool take nodes from the queue.
 #include "exec/run/parallel.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class ParallelRun final : public TaskSource {
   size_t run() {
     run_all();
     if (!interrupted_) return end_;
-    // The limit has changed. Lets all instructions before the last one that has run finish in the present arena, and stops behind it.
+    // The limit has changed. Finishes, in the present arena, all instructions before the last one that has run, and stops after it.
     while (end_ > first_ && !state_.cursor.is_noted(id_at<InstructionId>(end_ - 1))) --end_;
     interrupted_ = false;
     budget_ = nullptr;
@@ -73,9 +73,9 @@ class ParallelRun final : public TaskSource {
       if (state_.cursor.is_ready(i)) state_.begin_with.push_back(i);
     }
     if (left == 0) return;
-    auto worker = take_worker();  // may throw, so it comes before anything that an error would have to undo
+    auto worker = take_worker();  // comes first, because it may throw and nothing has to be undone yet
     sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run,
-                       control_.stop.interruption());  // the job counts as running as long as any thread works
+                       control_.stop.interruption());  // the job counts as running while any thread works
     remaining_ = left;
     attached_ = limit_ > 1 && left > 1 && control_.threads.pool->attach(*this);
     ++active_;
@@ -90,7 +90,7 @@ class ParallelRun final : public TaskSource {
       while (run_one()) {
       }
       if (over()) break;
-      if (!attached_) {  // no thread of the pool helps, so the remaining nodes are in the queue, or wait for kernels that other threads run
+      if (!attached_) {  // no thread of the pool helps: remaining nodes are queued, or wait for kernels on other threads
         std::unique_lock lock(pending_mutex_);
         pending_changed_.wait_for(lock, std::chrono::milliseconds(1), [&] { return queued_.load() > 0 || over(); });
         continue;
@@ -99,7 +99,7 @@ class ParallelRun final : public TaskSource {
     }
     wait_for_pending();
     if (attached_) control_.threads.pool->detach(*this);
-    wait_for_pending();  // waits for kernels that a thread started while the run was stopping
+    wait_for_pending();  // a thread may have started more kernels while the run was stopping
     queued_ = 0;
     state_.failed_at = error_.at();
     if (const std::exception_ptr error = error_.take()) std::rethrow_exception(error);
@@ -109,12 +109,12 @@ class ParallelRun final : public TaskSource {
   bool stopped() const { return error_.stopped() || interrupted_.load(); }
   bool something_for_the_owner() const { return over() || (queued_.load() > 0 && active_.load() < limit_); }
 
-  // Takes an expensive node from the queue. Returns kNoInstruction if the queue is empty, or if limit_ nodes run already.
+  // Takes an expensive node from the queue. Returns kNoInstruction if the queue is empty, or if limit_ nodes are running already.
   InstructionId claim() {
     if (queued_.load() == 0 || stopped()) return kNoInstruction;
     int active = active_.load();
     do {
-      if (active >= limit_) return kNoInstruction;  // one of the active threads takes the next node when it is done
+      if (active >= limit_) return kNoInstruction;  // an active thread takes the next node when it is done
     } while (!active_.compare_exchange_weak(active, active + 1));
     InstructionId instruction = kNoInstruction;
     bool more = false;
@@ -143,8 +143,8 @@ class ParallelRun final : public TaskSource {
     queued_.store(static_cast<int>(state_.queue.size() - state_.head));
   }
 
-  // Wakes threads of the pool. Called once after all nodes that became ready together are published: a thread woken earlier might take this
-  // thread's CPU, find a single node, and sleep again before the next is published.
+  // Wakes threads of the pool. Called once, after all nodes that became ready together have been published. A thread woken earlier might
+  // take this thread's CPU, find a single node, and sleep again before the next node is published.
   void tell() {
     if (attached_) control_.threads.pool->announce(*this);
   }
@@ -157,7 +157,7 @@ class ParallelRun final : public TaskSource {
     }
   }
 
-  // Gives a ready instruction to this worker or to the queue. @return true if it was published, so that tell() must be called
+  // Gives a ready instruction to this worker or to the queue. @return true if it is in the queue now, so that tell() must be called
   bool offer(InstructionId instruction, ParallelState::Worker& worker, InstructionId& kept) {
     if (control_.observer) tell_observer(instruction);
     if (!binding_.costs().expensive(instruction)) {
@@ -178,7 +178,7 @@ class ParallelRun final : public TaskSource {
     ParallelLimit limit(control_.threads.intra_op > 0 ? control_.threads.intra_op : INT32_MAX);
     std::optional<DenormalsAsZero> mode;
     if (control_.threads.denormals_as_zero) mode.emplace();
-    int64_t done = 0;  // subtracted from remaining_ once at the end: it cannot reach 0 while a thread works
+    int64_t done = 0;  // subtracted from remaining_ only at the end, so that remaining_ is never 0 while a thread works
     while (!error_.stopped()) {
       if (budget_ && (interrupted_.load(std::memory_order_relaxed) || budget_->is_outdated())) {
         interrupted_.store(true);
@@ -211,11 +211,11 @@ class ParallelRun final : public TaskSource {
     worker.ready.clear();
   }
 
-  // Starts a custom operator's kernel, which may continue on another thread. @return true if it has ended
+  // Starts a custom operator's kernel, which may continue on another thread. @return true if the kernel has ended already
   bool execute_custom(const Instruction& instruction, InstructionId index, sharing::Turn& turn) {
     struct Shared {
       std::mutex mutex;
-      bool left = false, ended = false;  // set by whichever comes first: the return from this function, or the kernel's end
+      bool left = false, ended = false;  // `left`: this function has returned before the kernel's end; `ended`: the kernel has ended before
       std::vector<Datum> outputs;
       std::exception_ptr error;
     };
@@ -264,12 +264,12 @@ class ParallelRun final : public TaskSource {
     nodes_.end_watched(instruction, start);
   }
 
-  // Called on the thread on which a deferred kernel ends. That thread runs no other node: ready nodes go to the queue.
+  // Called on the thread on which a deferred kernel ends. That thread runs no other node, so nodes that become ready go to the queue.
   void end_pending(const Instruction& instruction, InstructionId index, std::vector<Datum> outputs, std::exception_ptr error,
                    uint64_t start) {
     try {
       try {
-        // Releases this thread's reference to the error, which the run's own thread rethrows.
+        // std::exchange() releases this thread's reference to the error. The run's own thread rethrows the error to the caller.
         if (error) std::rethrow_exception(std::exchange(error, nullptr));
         if (!error_.stopped()) take(instruction, std::move(outputs), start);
       } catch (...) {
@@ -291,7 +291,7 @@ class ParallelRun final : public TaskSource {
     leave_pending(instruction);
   }
 
-  // Waits for custom kernels that still run on other threads, as they use the frame.
+  // Waits for custom kernels that are still running on other threads, because they use the frame.
   void wait_for_pending() {
     std::unique_lock lock(pending_mutex_);
     pending_changed_.wait(lock, [&] { return pending_ == 0; });
@@ -301,7 +301,7 @@ class ParallelRun final : public TaskSource {
     std::lock_guard lock(pending_mutex_);
     ++pending_;
   }
-  // Called last on the thread of a deferred kernel: the run may be destroyed afterwards.
+  // The last call on the thread of a deferred kernel, because the run may be destroyed afterwards.
   void leave_pending(const Instruction& instruction) {
     const Node* ended = instruction.node;
     if (control_.stop.caller) control_.stop.caller->under_way.compare_exchange_strong(ended, nullptr);
@@ -321,7 +321,7 @@ class ParallelRun final : public TaskSource {
         });
   }
 
-  // Takes an idle worker. There is one per thread, but a thread that waits inside of a node may run a second node and need another one.
+  // Takes an idle worker. One per thread usually suffices, but a thread that waits within a node may run another node, with another worker.
   std::unique_ptr<ParallelState::Worker> take_worker() {
     std::lock_guard lock(mutex_);
     if (state_.idle.empty()) state_.prepare(program_.instructions().size(), state_.num_workers + 1);

@@ -1,4 +1,4 @@
-// Runs instructions by readiness: independent ones in parallel, on the pool that the kernels' own loops use.
+// Runs instructions as soon as they are ready: independent ones in parallel, on the thread pool that the kernels' own loops use.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace treadle::exec {
 
-/// The state of a run by readiness between two stops. It keeps its memory from run to run.
+/// The state of a parallel run between two stops. Keeps its memory from run to run.
 struct ParallelState {
   struct Worker {
     std::vector<InstructionId> ready;  // ready instructions that are inexpensive
@@ -20,7 +20,7 @@ struct ParallelState {
   };
 
   explicit ParallelState(const ParallelPlan& plan) : cursor(plan) {}
-  /// Called at the start of a run. Afterwards the run allocates nothing here.
+  /// Called at the start of a run. Afterwards, the run allocates no memory in this object.
   void begin(size_t num_instructions, const RunControl& control) {
     cursor.begin();
     failed_at = kNoInstruction;
@@ -31,7 +31,7 @@ struct ParallelState {
   static int nodes_at_once(const RunControl& control) {
     return control.threads.inter_op > 0 ? control.threads.inter_op : control.threads.pool->num_threads();
   }
-  /// Reserves capacity for every instruction, and makes a worker for every thread that may take part.
+  /// Reserves memory for every instruction, and makes a worker for every thread that may take part.
   void prepare(size_t num_instructions, int num_threads) {
     idle.reserve(static_cast<size_t>(num_threads));
     while (num_workers < num_threads) {
@@ -43,22 +43,22 @@ struct ParallelState {
   }
 
   ReadyCursor cursor;
-  std::vector<InstructionId> begin_with;  // ready instructions to begin with after a stop
+  std::vector<InstructionId> begin_with;  // instructions that are ready when the run continues after a stop
   std::vector<InstructionId> queue;       // ready expensive instructions; those before `head` have been taken
   size_t head = 0;
   std::vector<std::unique_ptr<Worker>> idle;
   int num_workers = 0;
-  InstructionId failed_at = kNoInstruction;  // the instruction whose error ended the run; kNoInstruction: none
+  InstructionId failed_at = kNoInstruction;  // the instruction whose error ended the run; kNoInstruction: there is none
 };
 
-/// Returns true if a run by readiness may be faster: two expensive instructions do not depend on each other.
+/// Returns true if a parallel run may be faster: at least two expensive instructions do not depend on each other.
 bool worth_parallel(const Program& program, const Binding& binding, const RunControl& control);
 
 /// Runs the instructions [first, end). All instructions before `first` have run, and none in the range is a Yield. After the first error,
 /// no other instruction begins, and the error is thrown when the running instructions have ended.
-/// @param budget  tells when the memory limit has changed, upon which the run stops; null: no limit
-/// @return where the run has stopped: at `end`, or earlier if the limit has changed. All instructions before that point have run, and none
-/// after it.
+/// @param budget  tells when the memory limit has changed; the run then stops; null: no limit
+/// @return where the run has stopped: at `end`, or earlier if the limit has changed. All instructions before that point have run, and no
+/// later one has.
 size_t run_parallel(NodeRunner& nodes, ParallelState& state, const RunBudget* budget, size_t first, size_t end);
 
 }  // namespace treadle::exec

@@ -10,8 +10,8 @@
 namespace treadle::exec {
 namespace {
 
-// Returns the limit of the arena in bytes that PlanningRules::arena_share sets, as a share of the arena that these extents need. SIZE_MAX:
-// no limit.
+// Returns the maximum size of the arena in bytes by PlanningRules::arena_share, a share of the arena that these extents need. SIZE_MAX: no
+// limit.
 size_t share_of_arena(const Binding& binding) {
   const double share = binding.program().planning().arena_share;
   if (share >= 1) return SIZE_MAX;
@@ -30,7 +30,7 @@ RunMemory PlanChooser::memory_beside(bool at_once) const {
   return memory_beside_arena(state_.plans(), state_.binding(), control_, is_lent, at_once);
 }
 
-// Begins a choice: computes the bytes that nodes allocate if the program's own schedule is used.
+// Begins a choice: computes how many bytes nodes allocate besides the arena if the program's own schedule is used.
 RunMemory PlanChooser::begin(PlanChoice& choice, size_t output_bytes) const {
   choice.is_capped = capacity_beside(output_bytes) != SIZE_MAX;
   RunMemory beside;
@@ -39,8 +39,8 @@ RunMemory PlanChooser::begin(PlanChoice& choice, size_t output_bytes) const {
   return beside;
 }
 
-// Finds a plan that leaves memory for everything the run may allocate, or if that fails, for what it certainly allocates. Keeps to the
-// arena's share if possible. @param beside  receives the bytes of a run in order. @return false if the limits are too small for any plan
+// Finds a plan that leaves memory for all bytes that nodes may allocate or, failing that, for the bytes that they certainly allocate. Keeps
+// to the arena's share if possible. @param beside  receives these bytes for a sequential run. @return false if no plan fits the limits
 bool PlanChooser::find_plan(PlanChoice& choice, const OrderChoice& order, size_t output_bytes, RunMemory& beside) const {
   const Binding& binding = state_.binding();
   if (choice.is_capped && state_.program().parallel()) beside = memory_beside(/*at_once=*/false);
@@ -58,7 +58,7 @@ PlanChoice PlanChooser::for_run() const {
   PlanChoice choice;
   const Binding& binding = state_.binding();
   const size_t output_bytes = outputs_.bytes_to_allocate();
-  // The order is free only if outputs are bound to whole feeds, as the planner cannot see which nodes read parts of a feed.
+  // Any order is allowed only if outputs are bound to whole feeds, because the planner does not know which nodes read parts of a feed.
   const OrderChoice order{.free = pass().may_reorder() && outputs_.is_bound_to_whole_feeds(),
                           .fixed = {},
                           .binds_next_versions = outputs_.binds_next_versions()};
@@ -83,7 +83,7 @@ PlanChoice PlanChooser::for_rest(int32_t step, const IdVector<BufferId, bool>& i
   OrderChoice order{.fixed = {}, .binds_next_versions = outputs_.binds_next_versions()};
   if (const auto& present = state_.budget()) order.fixed = present->order;
   RunMemory beside = begin(choice, output_bytes);
-  // Another order cannot use the binding's offsets, which are for the program's order.
+  // The binding's offsets are planned for the program's order, so another order cannot use them.
   if (order.fixed.empty() && rounded(binding.offsets().arena_bytes) <= capacity_beside(output_bytes + choice.later_bytes)) return choice;
   if (!find_plan(choice, order, output_bytes, beside))
     choice.plan = plan_rest(binding, capacity_beside(output_bytes + choice.later_bytes), order, step, is_away);

@@ -1,4 +1,4 @@
-// Chooses a plan with which a run keeps to its memory limits.
+// Chooses a memory plan that keeps a run within its memory limits.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,23 @@
 namespace treadle::exec {
 
 struct PlanChoice {
-  bool is_capped = false;                    ///< true if there is a memory limit, or if arena_share limits the arena
+  bool is_capped = false;                    ///< true if there is a memory limit, or if PlanningRules::arena_share limits the arena
   size_t later_bytes = 0;                    ///< bytes that nodes allocate during the run, besides arena and outputs
-  std::shared_ptr<const BudgetedPlan> plan;  ///< null: the run uses the binding's offsets, in the program's order
+  std::shared_ptr<const BudgetedPlan> plan;  ///< null: the run uses the program's order and the binding's offsets
   std::optional<MemoryNeed> unmet;           ///< set if no plan fits the limits; `plan` is then the smallest one
 };
 
 class PlanChooser {
  public:
-  /// All arguments must outlive the chooser. `control` is the present run's; its pass knows the limits.
+  /// All arguments must outlive the chooser. `control` belongs to the present run; its MemoryPass knows the limits.
   PlanChooser(const RunState& state, const OutputStore& outputs, const RunControl& control)
       : state_(state), outputs_(outputs), control_(control) {}
 
   /// Chooses a plan for a run that begins.
   PlanChoice for_run() const;
-  /// Chooses a plan for a run whose limits have changed, from a step of its present plan on. Prefers a plan for the whole run, as bindings
-  /// cache those, to one for the rest. If the rest does not fit either, because the limit was lowered, returns the plan with the least
-  /// memory.
-  /// @param is_away  indexed by buffer: the value is in the spill file now
+  /// Chooses a plan for the steps from `step` on, for a run whose limits have changed. Prefers a plan for the whole run, because bindings
+  /// cache such plans, to a plan for the remaining steps only. If neither fits the lowered limit, returns the plan with the least memory.
+  /// @param is_away  for each buffer: true if its value is in the spill file now
   PlanChoice for_rest(int32_t step, const IdVector<BufferId, bool>& is_away) const;
 
  private:

@@ -1,4 +1,4 @@
-// The position of a run in a schedule by readiness.
+// The position of a parallel run: which instructions have run, and which are ready.
 #pragma once
 
 #include <atomic>
@@ -9,16 +9,16 @@
 
 namespace treadle::exec {
 
-/// Counts, per instruction, the predecessors that have not run, and per held value, the instructions that still need it. Several threads
-/// may call finish() at the same time. Other functions may be called only while no thread calls finish().
+/// Counts, for each instruction, the predecessors that have not run yet, and for each held value, the instructions that still need it.
+/// Several threads may call finish() at the same time. Other functions may be called only while no thread calls finish().
 class ReadyCursor {
  public:
   explicit ReadyCursor(const ParallelPlan& plan) : plan_(plan), counters_(plan.counters.size()) {}
 
   void begin() { counters_ = plan_.counters; }
-  /// Returns true if the instruction waits for no other one, and has not been noted as run.
+  /// Returns true if all predecessors of the instruction have run, and note_run() has not been called for it.
   bool is_ready(InstructionId instruction) const { return counters_[index_of(instruction)] == 0; }
-  /// Records that the instruction has run, for a run that may stop before its end.
+  /// Records that the instruction has run. Needed only in a run that may stop before its end.
   void note_run(InstructionId instruction) { counter(index_of(instruction)).store(-1, std::memory_order_relaxed); }
   bool is_noted(InstructionId instruction) const { return counters_[index_of(instruction)] < 0; }
 
@@ -39,7 +39,7 @@ class ReadyCursor {
   bool count_down(size_t c) {
     const std::atomic_ref<int32_t> left = counter(c);
     if (left.load(std::memory_order_acquire) != 1) return left.fetch_sub(1, std::memory_order_acq_rel) == 1;
-    left.store(0, std::memory_order_relaxed);  // the last user needs no atomic subtraction, as all others have done theirs
+    left.store(0, std::memory_order_relaxed);  // the last user needs no atomic subtraction, because all others have done theirs
     return true;
   }
 

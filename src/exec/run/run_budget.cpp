@@ -12,7 +12,7 @@ namespace treadle::exec {
 
 std::unique_lock<std::mutex> RunBudget::begin() {
   moves_.begin();
-  // If a limit changes after a plan was chosen and before its memory is free, the run chooses again.
+  // If a limit changes after a plan was chosen and before its memory is free, another plan is chosen.
   for (;;) {
     try {
       choose();
@@ -41,7 +41,7 @@ void RunBudget::choose() {
   generation_ = pass().generation();
   PlanChoice choice = chooser_.for_run();
   note(choice);
-  state_.set_budget(std::move(choice.plan));  // before waiting, since the text of an out-of-memory error needs the plan, too
+  state_.set_budget(std::move(choice.plan));  // set before waiting, because the text of an out-of-memory error needs the plan
   if (choice.unmet) pass().refuse(*choice.unmet);
 }
 
@@ -49,11 +49,11 @@ void RunBudget::choose_rest(const KeptValues& kept) {
   generation_ = pass().generation();
   PlanChoice choice = chooser_.for_rest(kept.step(), kept.away());
   note(choice);
-  state_.set_lodges(false);  // values already in the arena have their places in the plan
+  state_.set_lodges(false);  // places no more gradients in the arena; the plan has offsets for the values in it
   if (choice.plan != state_.budget()) state_.set_budget(std::move(choice.plan));
 }
 
-// Waits until the arena and the outputs of a run that begins fit the limits.
+// For a run that begins: waits until the limits leave room for its arena and its outputs.
 std::unique_lock<std::mutex> RunBudget::wait_for_memory() {
   if (!is_capped_) return pass().admit(0, 0, control_.stop.interruption(), [] { return size_t{0}; });
   const size_t arena_bytes = rounded(state_.needed_arena_bytes());
@@ -71,9 +71,9 @@ void RunBudget::move_values(size_t step, sharing::Turn& turn) {
   if (state_.budget()) moves_.make_before(step, turn);
 }
 
-// Must be called after a limit has changed. Moves values to the places of a new plan, or to the file if the plan has no place for them.
-// Grows the arena only if memory is free now and the change saves more than it costs; otherwise the run continues in the present arena.
-// Changes nothing while a value is neither in the arena nor in the file (it will be recomputed); the next step then tries again.
+// Must be called after a limit has changed. Moves values to their offsets in a new plan, or to the file if that plan does not keep them in
+// memory. Grows the arena only if memory is free now and the change saves more than it costs; otherwise the run keeps its present plan.
+// Changes nothing while some value is neither in the arena nor in the file (it will be recomputed); the next step then tries again.
 void RunBudget::follow_limit(int32_t step) {
   const auto before = state_.budget();
   std::optional<KeptValues> kept = KeptValues::find(state_, moves_.spilled(), step, moves_.are_done_before(static_cast<size_t>(step)));
@@ -86,15 +86,15 @@ void RunBudget::follow_limit(int32_t step) {
     kept->stay();
     return state_.place(/*exact=*/false);
   }
-  kept->aim();  // again, as the limit may have changed while the run waited for memory
+  kept->aim();  // again, because the limit may have changed while the run was waiting for memory
   kept->arrange();
   if (state_.arena_bytes() > state_.needed_arena_bytes()) state_.resize_arena(state_.needed_arena_bytes());
   state_.place(/*exact=*/false);
   moves_.note_done_before(static_cast<size_t>(step));
 }
 
-// True if it is better to keep the present plan: the present arena fits the new limit too, and fewer bytes are left to move than the change
-// would move now.
+// Returns true if it is better to keep the present plan: the present arena fits the new limit too, and the moves left in the present plan
+// have no more bytes than the change would move now.
 bool RunBudget::is_better_left(const KeptValues& kept, const BudgetedPlan* before) const {
   if (!before || state_.needed_arena_bytes() < state_.arena_bytes()) return false;
   const auto sizes = state_.binding().buffer_sizes();
@@ -104,7 +104,7 @@ bool RunBudget::is_better_left(const KeptValues& kept, const BudgetedPlan* befor
   return left <= kept.bytes_to_move();
 }
 
-// Makes the arena large enough for both old and new places. @return false if there is too little memory
+// Makes the arena large enough for the values' old and new offsets. @return false if there is too little memory
 bool RunBudget::make_arena_hold(KeptValues& kept) {
   const size_t needed = state_.needed_arena_bytes(), held = state_.arena_bytes();
   if (state_.can_resize_arena()) {
@@ -134,8 +134,8 @@ bool RunBudget::copy_to_second_arena(KeptValues& kept) {
   return true;
 }
 
-// For an arena that cannot be resized, if two arenas do not fit: moves all values through the file. If other runs have taken the freed
-// memory, allocates the arena above the limit, because the run had that memory before.
+// Used if the arena cannot be resized and two arenas do not fit into memory: moves all values through the file. If other runs have taken
+// the freed memory, allocates the new arena above the limit, because the run had this memory before.
 void RunBudget::replace_arena(KeptValues& kept) {
   kept.write_all();
   state_.drop_arena();

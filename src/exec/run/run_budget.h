@@ -1,4 +1,4 @@
-// Keeps a run within the limits of its session and job: chooses a plan, waits for memory, and changes the plan when a limit changes.
+// Keeps a run within the memory limits of its session and job: chooses a plan, waits for memory, and changes the plan if a limit changes.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +16,26 @@ namespace treadle::exec {
 
 class RunBudget {
  public:
-  /// All arguments must outlive the budget. `control` is the present run's; its pass knows the limits.
-  /// @param nodes  recomputes values.
+  /// All arguments must outlive the budget. `control` belongs to the present run; its MemoryPass knows the limits.
+  /// @param nodes  used to recompute values
   RunBudget(RunState& state, const OutputStore& outputs, const RunControl& control, NodeRunner& nodes)
       : state_(state), outputs_(outputs), control_(control), chooser_(state, outputs, control), moves_(state, control, nodes) {}
 
-  /// Called when a run with a pass begins: chooses its plan and waits for memory.
-  /// @return a lock to hold until everything is allocated, so that no other run takes the memory
+  /// Called when a run with a memory limit begins: chooses the plan and waits for memory.
+  /// @return a lock, which the caller holds until everything is allocated, so that no other run takes the memory
   /// @throws Error(resource_exhausted); Error(cancelled or timed_out) while waiting
   std::unique_lock<std::mutex> begin();
-  /// Called when a run without a pass begins.
+  /// Called when a run without a memory limit begins.
   void begin_without_limit();
 
-  /// True if there is a limit; the arena is then never larger than needed.
+  /// Returns true if there is a memory limit. Then the arena is never larger than needed.
   bool is_capped() const { return is_capped_; }
-  /// True if a limit has changed since the plan was chosen.
+  /// Returns true if a limit has changed since the plan was chosen.
   bool is_outdated() const { return pass().generation() != generation_; }
-  /// Returns the instruction at a step in the plan's order.
+  /// Returns the instruction at this step, in the order of the plan.
   InstructionId instruction_at(size_t step) const;
-  /// Called before every step: follows a changed limit, then makes the plan's moves.
-  /// @param turn  the job's; nodes that are recomputed wait for it like any node
+  /// Called before every step: adapts to a changed limit, then executes the moves of the plan.
+  /// @param turn  the job's turn on a shared device, for which recomputed nodes wait like any node
   void move_values(size_t step, sharing::Turn& turn);
 
  private:
@@ -55,7 +55,7 @@ class RunBudget {
   const RunControl& control_;
   const PlanChooser chooser_;
   ValueMoves moves_;
-  uint64_t generation_ = 0;  // identifies the limits that the plan was chosen for
+  uint64_t generation_ = 0;  // identifies the limits for which the plan was chosen
   size_t later_bytes_ = 0;   // PlanChoice::later_bytes of the present plan
   bool is_capped_ = false;
 };

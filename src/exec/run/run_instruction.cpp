@@ -42,7 +42,7 @@ Cost cost_of(const Program& program, const Instruction& instruction, std::span<c
     pointers.push_back(&shapes[k]);
     if (slots[k] == kNoSlot) continue;
     const bool there = operands[k].is_tensor() && operands[k].tensor().defined();
-    // A value may be missing because it is a packed constant that has been released; its type is known.
+    // A constant may be missing because all kernels have packed it and it has been freed. Its type is still known.
     if (!there && !program.type(slots[k]).is_static()) return {};
     shapes[k] = there ? operands[k].tensor().shape() : program.type(slots[k]).static_shape();
     dtypes[k] = there ? operands[k].tensor().dtype() : program.type(slots[k]).dtype;
@@ -71,8 +71,8 @@ void rethrow_from(const Instruction& instruction, const std::string& where, cons
 
 namespace {
 
-// Everything that surrounds a dynamic kernel: marks for external tools, the node that its memory is recorded for, the allocation context,
-// and its recorded phases.
+// What surrounds the call of a dynamic kernel: marks for tracing tools, the node that its allocations are recorded for, the allocation
+// context, and records of its phases.
 struct NodeSurroundings {
   NodeSurroundings(const Instruction& instruction, const RunControl& control)
       : mark(*instruction.node),
@@ -85,7 +85,7 @@ struct NodeSurroundings {
   const PhaseNode phases;
 };
 
-// @param kept  the inputs may be used after the call has ended
+// @param kept  true if the inputs may be used after the call has ended
 std::vector<Datum> inputs_of(const Instruction& instruction, const OperandSource& operands, bool kept) {
   std::vector<Datum> inputs(instruction.num_inputs);
   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = operands.operand(i, kept);
@@ -106,7 +106,7 @@ std::vector<Datum> run_dynamic(FramePool& frames, const Instruction& instruction
                                const OperandSource& operands, Evaluator& evaluator) {
   HostBodies bodies(frames);
   std::vector<Datum> made = run_dynamic(bodies, instruction, binding, control, operands, evaluator);
-  if (control.memory.pass)  // under a limit, bodies of the next node need the memory
+  if (control.memory.pass)  // under a limit, the memory is freed for the bodies of the next node
     for (const auto& body : instruction.bodies) frames.of_body(*body).trim();
   return made;
 }

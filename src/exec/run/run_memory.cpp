@@ -20,7 +20,7 @@ namespace {
 
 using IsLent = std::function<bool(size_t input)>;
 
-constexpr size_t kTooMuch = size_t{1} << 50;  // 1 PiB: more than any machine has, and sums do not overflow
+constexpr size_t kTooMuch = size_t{1} << 50;  // 1 PiB: more than any machine has; sums of such numbers do not overflow
 
 /// Lower and upper bound of a number of bytes.
 struct Bytes {
@@ -51,7 +51,7 @@ struct Bytes {
 
 Bytes exactly(size_t bytes) { return {bytes, bytes}; }
 
-// True if no node computes the output, because it is a feed, a constant, or known before the run.
+// Returns true if no node computes the output, because it is a feed, a constant, or known before the run.
 bool is_found(const Program& program, SlotId output) {
   const LocationKind location = program.slots()[program.slots()[output].root].location;
   return location == LocationKind::feed || location == LocationKind::constant || location == LocationKind::known;
@@ -79,7 +79,7 @@ class ValueSizes {
  public:
   explicit ValueSizes(const Setting& setting) : setting_(setting), bounds_(setting.binding.values()) {}
 
-  /// Returns a value's bytes. @param node  recorded in unbounded() if the value has no upper bound
+  /// Returns the bytes of a value. @param node  stored as unbounded() if the value has no upper bound
   Bytes of(SlotId index, const Node* node) {
     const Slot& slot = setting_.slot(index);
     if (slot.static_shape && slot.dtype != DType::string) return exactly(rounded(setting_.binding.bytes_of(index)));
@@ -89,7 +89,7 @@ class ValueSizes {
     return {};
   }
 
-  /// Returns the bytes of a node's copies of its operands, if the node keeps operands after its end.
+  /// Returns the bytes of the copies that a node makes of its operands because it keeps them after it has ended.
   Bytes of_copies(const Instruction& instruction) {
     Bytes copies;
     for (const SlotId index : setting_.formal_inputs(instruction))
@@ -97,7 +97,7 @@ class ValueSizes {
     return copies;
   }
 
-  /// True if a node that keeps this value after its own end must copy it, because the memory will be reused or belongs to the caller.
+  /// Returns true if a node that keeps this value must copy it, because its memory will be reused or belongs to the caller.
   bool is_copied(SlotId index) const {
     const Slot& root = setting_.slot(setting_.slot(index).root);
     if (setting_.slot(index).rewritten) return true;
@@ -131,7 +131,7 @@ class ValueSizes {
   const Node* unbounded_ = nullptr;
 };
 
-/// Computes the peak of the bytes that nodes allocate while a program runs.
+/// Computes the peak number of bytes that nodes allocate while a program runs.
 class ProgramMemory {
  public:
   ProgramMemory(const Setting& setting, ValueSizes& sizes) : setting_(setting), program_(setting.program), sizes_(sizes) {}
@@ -146,7 +146,7 @@ class ProgramMemory {
   }
 
  private:
-  // Returns what is allocated before the first node: a body's results, or copies of a run's outputs that no node computes.
+  // Returns the bytes allocated before the first node runs: a body's results, or copies of a run's outputs that no node computes.
   Bytes before_nodes() {
     Bytes bytes;
     if (program_.is_body()) {
@@ -175,7 +175,7 @@ class ProgramMemory {
     if (!setting_.at_once) most_.raise_to(alive_);
   }
 
-  // Includes copies of the operands of a custom kernel, which may still run while other nodes do.
+  // Also counts copies of a custom kernel's operands, because that kernel may still run while other nodes do.
   Bytes bytes_during(const Instruction& instruction);
 
   void release(const Instruction& instruction) {
@@ -194,7 +194,7 @@ class ProgramMemory {
   std::map<SlotId, Bytes> held_;  // size of each live value that has memory of its own (LocationKind::held), by root slot
 };
 
-/// Computes the bytes that an If, Loop or Scan allocates while it runs.
+/// Computes how many bytes an If, Loop or Scan allocates while it runs.
 class ControlFlowMemory {
  public:
   ControlFlowMemory(const Setting& setting, ValueSizes& sizes, const Instruction& instruction)
@@ -206,7 +206,7 @@ class ControlFlowMemory {
       std::optional<Body> body;
       try {
         body = find_body(b);
-      } catch (const Error&) {  // ignored: a branch that is not taken may reject these shapes; if taken, it throws in the run
+      } catch (const Error&) {  // ignored: a branch that is not taken may reject these shapes; a branch that is taken throws in the run
       }
       if (!body) {
         sizes_.note_unbounded(&node_);
@@ -226,8 +226,8 @@ class ControlFlowMemory {
 
  private:
   struct Body {
-    Bytes arena;  // in use until the node ends
-    Bytes total;  // during one iteration, including its results
+    Bytes arena;  // in use until the If, Loop or Scan ends
+    Bytes total;  // in use during one iteration, including its results
     std::vector<Bytes> results;
   };
 
@@ -246,7 +246,7 @@ class ControlFlowMemory {
     return branch;
   }
 
-  // Binds body `b` to the extents that it will have in the run. Returns nothing if some of its symbols are not known yet.
+  // Binds body `b` to the extents that it will have in the run. Returns nothing if the values of some symbols are unknown before the run.
   std::optional<Body> find_body(size_t b) {
     const Program& body = *instruction_.bodies[b];
     std::vector<int64_t> values(body.extents().num_expressions, -1);
@@ -272,14 +272,14 @@ class ControlFlowMemory {
     for (SlotId output : body.output_slots()) {
       need.results.push_back(sizes.of(output, &node_));
       const LocationKind location = body.slots()[body.slots()[output].root].location;
-      // A result that the body does not compute is copied, unless it was passed in and can be passed on.
+      // A result that the body does not compute is copied, unless it is an input that can be passed on unchanged.
       if (location == LocationKind::constant || (location != LocationKind::held && sizes.is_copied(output)))
         need.total += need.results.back();
     }
     return need;
   }
 
-  /// @param first_carried  index of the body's first carried output; scan outputs come after the carried ones.
+  /// @param first_carried  index of the body's first loop-carried output; scan outputs follow the carried ones.
   Bytes iterations(const Body& body, size_t first_carried, const Bytes& trips) const {
     Bytes carried, slices;
     for (size_t k = first_carried; k < body.results.size(); ++k) (k < first_carried + num_carried() ? carried : slices) += body.results[k];
@@ -306,7 +306,7 @@ class ControlFlowMemory {
 
   Bytes trips_of_loop() {
     const auto operands = setting_.program.operands(instruction_);
-    // A scan output with a known extent gives the number of iterations.
+    // If the extent of a scan output is known, it is the number of iterations.
     for (size_t k = instruction_.num_inputs + num_carried(); k < operands.size(); ++k)
       if (operands[k] != kNoSlot && setting_.slot(operands[k]).static_shape && setting_.binding.shape(operands[k]).rank() > 0)
         return exactly(static_cast<size_t>(setting_.binding.shape(operands[k])[0]));
@@ -314,7 +314,7 @@ class ControlFlowMemory {
     const auto limit = operands[0] != kNoSlot ? known_value(operands[0]) : std::nullopt;
     const bool stacks = instruction_.bodies[0]->output_slots().size() > 1 + num_carried();
     if (limit && *limit <= 0) return {};
-    // From the second iteration on, the memory is the same.
+    // The memory does not grow after the second iteration.
     if (!stacks) return {1, limit ? static_cast<size_t>(std::min<int64_t>(*limit, 2)) : 2};
     if (!limit || *limit > kMany) {
       sizes_.note_unbounded(&node_);
@@ -339,7 +339,7 @@ class ControlFlowMemory {
     return {1, 1};
   }
 
-  // Returns the bytes of one slice of each scanned input, for the current iteration.
+  // Returns the bytes of one slice of each scanned input, as one iteration uses them.
   Bytes scanned_slice() const {
     Bytes bytes;
     for (size_t k = 0; k < num_scanned(); ++k) {

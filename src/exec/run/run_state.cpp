@@ -18,7 +18,7 @@
 namespace treadle::exec {
 namespace {
 
-// Returns a tensor of the shape whose rows have the slot's row stride.
+// Returns a tensor of this shape whose rows have the row stride of the slot.
 Tensor piece_of_rows(const Slot& slot, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes) {
   std::vector<int64_t> strides(static_cast<size_t>(shape.rank()), 1);
   int64_t stride = slot.row_step;
@@ -125,7 +125,7 @@ void RunState::put(SlotId slot, const Datum& value) {
 void RunState::drop_all() noexcept {
   for (SlotId slot : program_.input_slots()) drop(slot);
   for (SlotId slot : program_.held_slots()) drop(slot);
-  // The binding must not keep packed states of an outdated version alive.
+  // Otherwise the binding would keep weights packed for outdated parameters in memory.
   if (program_.parameters() && binding_) plans_.bindings().let_go(std::move(binding_));
 }
 
@@ -189,7 +189,7 @@ void RunState::drop_former(std::shared_ptr<LargeBlock> arena) noexcept {
 
 bool RunState::arena_is_lent() const {
   if (!arena_ || lodged_.empty() || arena_.use_count() == 1) {
-    std::atomic_thread_fence(std::memory_order_acquire);  // makes other threads' accesses to the arena happen before those that follow here
+    std::atomic_thread_fence(std::memory_order_acquire);  // orders the accesses of other threads to the arena before the following ones
     return false;
   }
   return true;
@@ -203,7 +203,7 @@ bool RunState::drop_lent_arena() noexcept {
 }
 
 std::shared_ptr<Storage> RunState::lodge(size_t preallocated, size_t size_bytes) {
-  // The arena must be a large block that can be resized, and not memory of the caller.
+  // Gradients can stay in the arena only if it is a large block that can be resized, and not memory of the caller.
   if (!lodges_ || !arena_ || !arena_->can_resize()) return nullptr;
   const Lodgings::Place& place = lodgings().places[preallocated];
   if (!place.found()) return nullptr;
@@ -229,10 +229,10 @@ void RunState::set_budget(std::shared_ptr<const BudgetedPlan> plan) {
 
 void RunState::place(bool exact) {
   const size_t needed = uses_arena_ ? needed_arena_bytes() : 0;
-  // Frees memory that only a run with other extents needed.
+  // Frees memory that was needed only for other extents.
   if (budget_ && !exact && arena_ && arena_bytes() > needed) resize_arena(needed);
   if (uses_arena_ && (!arena_ || arena_bytes() < needed || (exact && arena_bytes() > needed))) {
-    drop_arena();  // before the new arena is allocated, so that both need not fit into memory
+    drop_arena();  // comes first, so that memory need not hold both arenas
     const MemoryHolder holder(RecordWindow::any_for_memory() ? Recorder::of_process().intern("arena") : MemoryHolder::kNobody);
     arena_ = std::make_shared<LargeBlock>(needed);
     lodged_.clear();

@@ -1,4 +1,4 @@
-// The values of a run in flight, and the locations of their bytes. Other classes change it: FeedBinder adds feeds, OutputStore places
+// The values of a run, and the locations of their bytes. Other classes change this state: FeedBinder adds feeds, OutputStore places
 // outputs, RunBudget moves values.
 #pragma once
 
@@ -23,18 +23,18 @@ class Plans;
 struct BudgetedPlan;
 struct RunControl;
 
-/// Prepares a held value for a node. If later instructions overwrite it (Slot::rewritten), its storage is marked as lent, so that a node
-/// that keeps the value makes a copy.
+/// Prepares a held value for use by a node. If later instructions overwrite the value (Slot::rewritten), marks its storage as lent. A node
+/// that keeps the value then makes a copy.
 Datum for_node(const Slot& slot, Datum value);
 
-/// Returns a view of a whole root with another shape, or another dtype of the same width (BitCast).
+/// Returns the tensor of a root slot with another shape or with another dtype of the same width (BitCast), as a view of all of its bytes.
 Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape);
 
 class RunState {
  public:
   static constexpr size_t kAway = RunSnapshot::kAway;  ///< marks a buffer that is not in the arena now
 
-  /// @param plans  the program's plans; must outlive the state
+  /// @param plans  plans of the program; must outlive the state
   explicit RunState(Plans& plans);
   ~RunState();
   RunState(const RunState&) = delete;
@@ -44,24 +44,24 @@ class RunState {
   Plans& plans() const { return plans_; }
   const Binding& binding() const { return *binding_; }
   bool has_binding() const { return binding_ != nullptr; }
-  /// Gets the binding for the symbols' values (indexed as the symbol table). @throws errors of Binding::bind()
+  /// Gets the binding for these values of the symbols (one per entry of the symbol table). @throws errors of Binding::bind()
   void take_binding(std::span<const int64_t> symbol_values, const RunControl& control);
 
-  // Values. Feeds, outputs, and results of dynamic instructions are held; all others are in the arena.
+  // Values. Feeds, outputs and results of dynamic instructions are in memory of their own (held); all others are in the arena.
 
   /// Returns the slot's value; undefined if it has not been computed.
-  /// @param shared  the value outlives the node that reads it: returns a copy if it is in memory that the run reuses
+  /// @param shared  true if the value is used after the reading node has ended; it is then copied if the run reuses its memory
   Datum value(SlotId slot, bool shared) const;
   /// The held value of a root slot; undefined if there is none.
   const Datum& held(SlotId slot) const { return held_[slot]; }
   /// Sets a feed before the state has a binding.
   void set_feed(SlotId slot, Datum datum) { held_[slot] = std::move(datum); }
-  /// Makes `datum` the slot's held value. @throws Error(invalid_argument) if its shape is not the inferred one
+  /// Stores `datum` as the slot's held value. @throws Error(invalid_argument) if its shape differs from the inferred one
   void hold(SlotId slot, Datum datum);
-  /// Copies a value from a device to the host memory where nodes, outputs and observers expect it.
+  /// Copies a value from a device to the host memory in which nodes, outputs and observers expect it.
   void put(SlotId slot, const Datum& value);
   void drop(SlotId slot) { held_[slot] = Datum(); }
-  /// Drops the held values that are read last by this instruction.
+  /// Drops the held values for which this instruction is the last reader.
   void release(const Instruction& instruction) {
     for (uint32_t r = 0; r < instruction.num_releases; ++r) drop(program_.releases()[instruction.first_release + r]);
   }
@@ -69,15 +69,15 @@ class RunState {
   /// Returns true if the memory overlaps a feed.
   bool is_fed(const Tensor& memory) const;
 
-  // Memory: the arena, and pointers into it.
+  // Memory: the arena, and the pointers to operands.
 
-  /// Returns true if all pointers into the arena and to constants are up to date.
+  /// Returns true if all pointers to the arena and to constants are up to date.
   bool is_placed() const { return generation_ == binding_->places_generation(); }
-  /// False: the run has no arena, as devices compute all values and nothing reads them on the host.
+  /// If `on` is false, the run has no arena, because devices compute all values and nothing reads them on the host.
   void set_uses_arena(bool on);
-  /// Updates all pointers. Allocates a new arena if the present one is too small. @param exact  also if the present one is too large
+  /// Updates all pointers. Allocates a new arena if the present one is too small. @param exact  true: also if it is too large
   void place(bool exact);
-  /// Points all operands with bytes of this root slot into the tensor.
+  /// Sets the pointers of all operands with bytes of this root slot to the tensor.
   void point_at(SlotId slot, const Tensor& tensor);
   /// The pointers of an instruction's operands, inputs first.
   void** pointers(const Instruction& instruction) { return pointers_.data() + instruction.first_operand; }
@@ -92,27 +92,27 @@ class RunState {
   bool has_arena() const { return arena_ != nullptr; }
   size_t arena_bytes() const { return arena_ ? arena_->size_bytes() : 0; }
   size_t needed_arena_bytes() const;
-  /// Drops the arena. Callers that have gradients in it keep those bytes; the other bytes are freed.
+  /// Drops the arena. If callers still hold gradients in it, only the bytes of these gradients stay allocated.
   void drop_arena() noexcept;
   /// Moves the arena out of the state, so that its values can be copied to a new one.
   std::shared_ptr<LargeBlock> take_arena() noexcept;
   void give_arena(std::shared_ptr<LargeBlock> arena) noexcept;
-  /// Frees an arena from take_arena(), with the exception that drop_arena() makes.
+  /// Frees an arena that take_arena() has returned. As with drop_arena(), gradients that callers still hold stay allocated.
   void drop_former(std::shared_ptr<LargeBlock> arena) noexcept;
-  /// Must be called at the start of a run. Drops the arena if a caller still has gradients of the previous run in it. @return true if so
+  /// Must be called at the start of a run. Drops the arena if a caller still holds gradients of the previous run in it. @return true if so
   bool drop_lent_arena() noexcept;
   /// Returns true if the arena can be resized in place.
   bool can_resize_arena() const { return arena_ && arena_->can_resize() && !arena_is_lent(); }
-  /// Sets whether gradients may be in the arena (Lodgings), which may make it larger.
+  /// Sets whether gradients that the run hands out may be in the arena (Lodgings). That may make the arena larger.
   void set_lodges(bool on);
-  /// Returns memory in the arena for one of Program::preallocated(). It keeps the arena alive independently of this state. Null if the
-  /// arena has no room for it.
+  /// Returns memory in the arena for a slot, given its index in Program::preallocated(). The memory keeps the arena allocated even after
+  /// this state has dropped it. Null if the arena has no room.
   std::shared_ptr<Storage> lodge(size_t preallocated, size_t size_bytes);
-  /// Resizes the arena in place. All pointers into it are invalid until place().
-  /// @return false if there is not enough memory; nothing has changed then
+  /// Resizes the arena in place. All pointers to it are invalid until place() is called.
+  /// @return false if there is too little memory; then nothing has changed
   bool resize_arena(size_t size_bytes) noexcept;
 
-  /// The budgeted plan that the run follows; null: the binding's offsets.
+  /// The budgeted plan that the run follows; null: the run uses the binding's offsets.
   const std::shared_ptr<const BudgetedPlan>& budget() const { return budget_; }
   void set_budget(std::shared_ptr<const BudgetedPlan> plan);
   /// The present offset of a buffer in the arena, or kAway.
@@ -136,13 +136,13 @@ class RunState {
   std::shared_ptr<LargeBlock> arena_;
   const Lodgings& lodgings() const;
   bool uses_arena_ = true, lodges_ = false;
-  mutable std::optional<Lodgings> lodgings_;  // valid for the binding and the budget that the next two members identify
+  mutable std::optional<Lodgings> lodgings_;  // valid for the binding and budget in the next two members
   mutable uint64_t lodgings_generation_ = 0;
   mutable std::shared_ptr<const BudgetedPlan> lodgings_budget_;
-  std::vector<LargeBlock::Range> lodged_;  // parts of the arena that lodge() has given out in this run
-  uint64_t generation_ = 0;                // identifies the binding that the pointers were made for; 0: none
+  std::vector<LargeBlock::Range> lodged_;  // parts of the arena that lodge() has handed out in this run
+  uint64_t generation_ = 0;                // identifies the binding for which the pointers were set; 0: none
   std::shared_ptr<const BudgetedPlan> budget_;
-  IdVector<BufferId, size_t> places_;  // present offset of each buffer, if the run follows a budgeted plan
+  IdVector<BufferId, size_t> places_;  // for a run with a budgeted plan: the present offset of each buffer
 };
 
 }  // namespace treadle::exec

@@ -18,8 +18,8 @@ Slide::Slide(const Program& program, SlotId feed, SlotId output) : program_(&pro
   possible_ &= !moving_.empty();
 }
 
-// Records a Concat that appends to the feed or writes the output. Returns false if any other instruction than these or a view accesses
-// either.
+// Records a Concat that appends rows to the feed or writes the output. Returns false if another instruction (except views) accesses the
+// feed or the output.
 bool Slide::classify(InstructionId id) {
   const Instruction& instruction = program_->instructions()[id];
   const auto operands = program_->operands(instruction);
@@ -57,7 +57,7 @@ bool Slide::plan(const Binding& binding) {
     return false;
   size_t moved = 0;
   for (const Block& block : blocks_) moved += block.size_bytes;
-  return moved == before;  // if fewer rows have moved, undo() could not restore the whole feed
+  return moved == before;  // otherwise undo() could not restore the whole feed
 }
 
 bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const {
@@ -70,9 +70,9 @@ bool Slide::is_in_place(const Binding& binding, const Instruction& concat) const
   });
 }
 
-// Adds the blocks of a Concat to those that the slide will move: one block for each index before the Concat's axis, which moves to a lower
-// address and is followed there by the new rows. Returns false if a block would not move down, or if it or its new rows would lie over a
-// block that has not moved yet.
+// Adds the blocks that a Concat moves: one per index before the Concat's axis. Each block moves to a lower address, and new rows follow it
+// there. Returns false if a block would not move to a lower address, or if the block or its new rows would overwrite a block that has not
+// been moved yet.
 bool Slide::add_blocks(const Binding& binding, InstructionId id) {
   const Instruction& concat = program_->instructions()[id];
   const auto operands = program_->operands(concat);

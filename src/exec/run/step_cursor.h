@@ -1,4 +1,4 @@
-// Tracks how far a run has come in its steps, and how far it may go.
+// Tracks how many steps of a run are done, and how far it may go.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace treadle::exec {
 
-/// Steps are numbered in the order in which a run does them. A run stops before a step that reads an input which has not been fed yet.
+/// Steps are numbered in the order of execution. A run stops before a step that reads an input that has not been fed yet.
 class StepCursor {
  public:
   explicit StepCursor(size_t num_steps) : end_(num_steps) {}
-  /// Called at the start of a run. All inputs count as fed unless find_starved() finds one that is not.
+  /// Called at the start of a run. All inputs count as fed unless find_starved() finds a missing one.
   void begin() { *this = StepCursor(end_); }
   /// The next step. All steps before it have run.
   size_t next() const { return next_; }
@@ -22,23 +22,23 @@ class StepCursor {
   bool finished() const { return next_ == end_; }
   void go_to(size_t step) { next_ = step; }
 
-  /// Finds the first step for which lacks_feed(step) holds. Called when a run begins and when an input has been fed.
+  /// Finds the first step for which lacks_feed(step) is true. Called when a run begins and whenever an input is fed.
   template <typename LacksFeed>
   void find_starved(LacksFeed&& lacks_feed) {
     starved_ = next_;
     is_told_ = false;
     while (starved_ < end_ && !lacks_feed(starved_)) ++starved_;
   }
-  /// The number of steps before one that lacks a feed, or for which is_yield(step) holds.
+  /// The number of steps that can run before a step that lacks a feed, or before one for which is_yield(step) is true.
   template <typename IsYield>
   size_t steps_left(IsYield&& is_yield) const {
     size_t stop = next_;
     while (stop < std::min(starved_, end_) && !is_yield(stop)) ++stop;
     return stop - next_;
   }
-  /// Implements Run::advance(). walk(end) does the steps up to `end`, or fewer, and moves the cursor.
+  /// Implements Run::advance(). walk(end) runs the steps up to `end`, or fewer, and moves the cursor.
   /// @return true at the end of the run
-  /// @throws Error(invalid_argument) with the name of a missing input if the last call stopped there, too; errors of walk().
+  /// @throws Error(invalid_argument) naming a missing input if the previous call already stopped at this step; errors of walk().
   template <typename Walk>
   bool advance(size_t steps, const RunState& state, Walk&& walk) {
     if (next_ == starved_ && !finished() && steps > 0) {
@@ -52,8 +52,8 @@ class StepCursor {
 
  private:
   size_t next_ = 0, end_;
-  size_t starved_ = SIZE_MAX;  // first step that reads an input that has not been fed
-  bool is_told_ = false;       // advance() has stopped at `starved_` and returned false; another call is an error
+  size_t starved_ = SIZE_MAX;  // first step whose input has not been fed
+  bool is_told_ = false;       // true if advance() has returned false at `starved_`; calling it again is an error
 };
 
 }  // namespace treadle::exec

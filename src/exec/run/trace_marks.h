@@ -1,4 +1,4 @@
-// Marks for external tracing tools, by build option: USDT probes (TREADLE_USDT; for perf, bpftrace, SystemTap) and NVTX ranges
+// Marks for external tracing tools, enabled by build options: USDT probes (TREADLE_USDT; for perf, bpftrace, SystemTap) and NVTX ranges
 // (TREADLE_NVTX; for Nsight Systems). Without these options the classes do nothing.
 #pragma once
 
@@ -25,7 +25,7 @@
 
 namespace treadle::exec {
 
-/// A range of NVTX from the constructor to the destructor.
+/// An NVTX range that lasts as long as this object.
 class NvtxRange {
  public:
 #ifdef TREADLE_NVTX
@@ -39,7 +39,7 @@ class NvtxRange {
 };
 
 /// Marks a node. Fires the probes `treadle:node_begin` and `treadle:node_end` with the operator and the node's name (char*), or makes an
-/// NVTX range of that name.
+/// NVTX range with the node's name.
 class NodeMark {
  public:
   explicit NodeMark(const Node& node) : node_(node), range_(node.name.empty() ? node.op_type.c_str() : node.name.c_str()) {
@@ -53,7 +53,7 @@ class NodeMark {
 };
 
 /// Marks a part of training: forward, backward, step. Fires the probes `treadle:part_begin` and `treadle:part_end` with its name (char*),
-/// or makes an NVTX range, for example "treadle forward". Runs are nested in it.
+/// or makes an NVTX range, for example "treadle forward". Runs are nested within the part.
 class PartMark {
  public:
   /// @param name  for example "treadle forward"; must be a literal
@@ -65,8 +65,8 @@ class PartMark {
   NvtxRange range_;
 };
 
-/// Marks the phases of a training step within its run, if nodes run in order: forward, backward, communication, optimizer. Fires the probes
-/// of PartMark.
+/// Marks the phases of a training step within its run, if nodes run in sequence: forward, backward, communication, optimizer. Fires the
+/// same probes as PartMark.
 class PhaseMarks {
  public:
   explicit PhaseMarks([[maybe_unused]] const Program& program)

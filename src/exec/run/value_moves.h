@@ -1,4 +1,4 @@
-// Moves values as a memory plan says: to a file, back from it, or by recomputing them.
+// Moves values as a memory plan demands: to a file, back from it, or by recomputation.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ namespace treadle::exec {
 
 class NodeRunner;
 
-/// The file for values of a run that do not fit into memory. It is created when the first value is written.
+/// The file for values of a run that do not fit into memory. The file is created when the first value is written.
 class SpillStore {
  public:
-  /// @param control  must outlive the store. Its pass knows the folder and counts the moved bytes.
+  /// @param control  must outlive the store. Its MemoryPass gives the folder and counts the moved bytes.
   explicit SpillStore(const RunControl& control);
   ~SpillStore();
   SpillStore(const SpillStore&) = delete;
@@ -48,7 +48,7 @@ class Reevaluation {
  public:
   Reevaluation(RunState& state, NodeRunner& nodes) : state_(state), nodes_(nodes) {}
 
-  /// Recomputes a value. @param turn  the job's; nodes wait for it as usual. @throws Error naming the node
+  /// Recomputes a value. @param turn  the job's turn on a shared device, for which the nodes wait as usual. @throws Error naming the node
   void run(const BudgetedPlan& plan, const BudgetedPlan::Move& move, sharing::Turn& turn);
 
  private:
@@ -57,17 +57,17 @@ class Reevaluation {
   std::vector<void*> pointers_;  // addresses of one node's operands
 };
 
-/// Executes the moves of the state's plan, step by step.
+/// Executes the moves of the present plan, step by step.
 class ValueMoves {
  public:
   ValueMoves(RunState& state, const RunControl& control, NodeRunner& nodes) : state_(state), spilled_(control), again_(state, nodes) {}
 
   /// Called when a run begins.
   void begin() { done_before_ = kNone; }
-  /// Makes the moves that the plan schedules before the step, unless they have been made. @pre the state has a plan
+  /// Makes the moves that the plan schedules before this step, unless they are done already. @pre the state has a plan
   void make_before(size_t step, sharing::Turn& turn);
   bool are_done_before(size_t step) const { return done_before_ == step; }
-  /// Records that the values are already where the moves before this step would put them.
+  /// Records that all values are already in the places to which the moves before this step would bring them.
   void note_done_before(size_t step) { done_before_ = step; }
 
   SpillStore& spilled() { return spilled_; }

@@ -1,4 +1,4 @@
-// Verifies a run whose outputs are made in the memory of its feeds: states that grow, and bound memory.
+// Verifies a run that writes outputs into the memory of its feeds: states that grow, and bound memory.
 #include "exec/run/output_store.h"
 #include "exec/verify/verify_plan.h"
 
@@ -9,7 +9,7 @@ void OutputStore::verify_over_feeds() const {
   std::optional<DescribedPlan> plan, by_readiness;
   const std::less<> before;
   for (SlotId output : program.preallocated()) {
-    if (!state_.held(output).is_tensor()) continue;  // the run will make it in separate memory
+    if (!state_.held(output).is_tensor()) continue;  // the run will make the output in separate memory
     const Tensor& made = state_.held(output).tensor();
     for (SlotId input : program.input_slots()) {
       const Datum& fed = state_.held(input);

@@ -23,7 +23,7 @@ Home home_of(LocationKind location) {
   return Home::planned;
 }
 
-// Returns the place of a slot. Places have the same numbers as slots, or for runs on devices as locations.
+// Returns the number of a slot's place (piece of memory). Places are numbered like slots, or for runs on devices like locations.
 PlaceId place_like(SlotId slot) { return PlaceId{static_cast<int32_t>(slot)}; }
 PlaceId place_like(LocationId location) { return PlaceId{static_cast<int32_t>(location)}; }
 
@@ -31,7 +31,7 @@ class Describing {
  public:
   explicit Describing(const Binding& binding) : binding_(binding), program_(binding.program()), slots_(program_.slots()) {}
 
-  // Adds the values, with the numbers of their slots.
+  // Adds the values, numbered like the slots.
   void add_values() {
     plan_.values.resize(slots_.size());
     for (SlotId s : slots_.ids()) add_value(s);
@@ -67,7 +67,7 @@ class Describing {
       plan_.outputs.push_back({.value = slot, .place = place_of(slot), .at = plan_.values[slot].bytes.begin});
   }
 
-  // Adds the pointer of every operand as a run on the host sets it.
+  // Adds the address of every operand, as a run on the host computes it.
   void add_operands() {
     const auto operands = program_.operands();
     plan_.operands.resize(operands.size());
@@ -161,7 +161,7 @@ class Describing {
     made.bytes.step_bytes = size_bytes(slot.dtype, slot.row_step);
   }
 
-  // Sets Value::viewed of values that no instruction makes.
+  // Sets Value::viewed for values that no instruction makes.
   void find_views(const IdVector<SlotId, bool>& made) {
     const Graph& graph = program_.graph();
     std::vector<SlotId> slot_of(graph.num_values(), kNoSlot);
@@ -176,7 +176,7 @@ class Describing {
     }
   }
 
-  /// Returns the version of the elements that the kernel has packed of an input.
+  /// Returns the version of an input's elements from which the kernel's packed copy was made.
   uint64_t packed_version(const Instruction& instruction, size_t k) const {
     if (instruction.versioned < 0 || k >= instruction.num_inputs) return 0;
     return binding_.parameters()->packed[static_cast<size_t>(instruction.versioned)].versions[k];
@@ -204,7 +204,7 @@ class Describing {
     if (instruction.dynamic || pieces == Pieces::none) return step;
     const auto operands = program_.operands(instruction);
     const SlotId whole = pieces == Pieces::concat ? operands[instruction.num_inputs] : operands[0];
-    if (whole == kNoSlot || bits_of(slots_[whole].dtype) % 8 != 0) return step;  // pieces of sub-byte elements are never in place
+    if (whole == kNoSlot || bits_of(slots_[whole].dtype) % 8 != 0) return step;  // sub-byte pieces are never in place
     const Shape& shape = binding_.shape(whole);
     int64_t axis = instruction.node->attributes.get_int("axis", 0);
     if (axis < 0) axis += shape.rank();
@@ -319,7 +319,7 @@ DescribedPlan Describing::on_streams(const StreamPlan& streams, IdSpan<LocationI
         output.place = place_like(l);
     plan_.outputs.push_back(output);
   }
-  IdVector<StepId, int32_t> number(streams.steps.size(), -1);  // position of each step in the order of issue
+  IdVector<StepId, int32_t> number(streams.steps.size(), -1);  // position in the order of issue
   int32_t next = 0;
   for (const auto& bulk : streams.bulks)
     for (StepId s : bulk) number[s] = next++;
@@ -370,8 +370,8 @@ bool overlap(const Stretch& a, const Stretch& b) {
       if (overlap(row, b)) return true;
     return false;
   }
-  // Row i of `a` and row i - k of `b` overlap if each begins before the other ends: distance - a.row_bytes < k * step < distance +
-  // b.row_bytes.
+  // Row i of `a` and row i - k of `b` overlap if each begins before the other ends. As a formula: distance - a.row_bytes < k * step <
+  // distance + b.row_bytes.
   const auto step = static_cast<int64_t>(a.rows > 1 ? a.step_bytes : b.step_bytes);
   const auto distance = static_cast<int64_t>(b.begin) - static_cast<int64_t>(a.begin);
   const int64_t low = distance - static_cast<int64_t>(a.row_bytes), high = distance + static_cast<int64_t>(b.row_bytes);

@@ -1,4 +1,4 @@
-// Describes a schedule to the verifier as plain data: where the executors find each operand's bytes, and in which order they do what.
+// Describes a schedule to the verifier as plain data: the address of each operand's bytes, and the steps in order.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace treadle::exec {
 
 struct StreamPlan;
 
-/// Makes an index of a number that a described plan uses for a step, arena or stream. @pre i >= 0
+/// Converts the number of a step, arena or stream in a described plan to an index. @pre i >= 0
 inline size_t index(int32_t i) { return static_cast<size_t>(i); }
 
 /// Indexes DescribedPlan::places.
@@ -35,7 +35,7 @@ struct Stretch {
 };
 bool overlap(const Stretch& a, const Stretch& b);
 
-/// A plan without the planner's reasons: the verifier itself derives lifetimes, conflicts and dependencies from the accesses of the steps.
+/// A plan without the planner's reasoning: the verifier derives lifetimes, conflicts and dependencies itself, from the steps' accesses.
 struct DescribedPlan {
   static constexpr size_t kNowhere = SIZE_MAX;
 
@@ -43,37 +43,37 @@ struct DescribedPlan {
 
   struct Value {
     std::string_view name;
-    SlotId root = kNoSlot;    ///< the value whose bytes it shares; itself if it shares none
-    SlotId viewed = kNoSlot;  ///< if no step makes it: the value that it is a view of
-    Stretch bytes;            ///< the bytes of this value within those of its root
-    bool sized = false;       ///< the value's extents are known before the run
-    bool given = false;       ///< the value exists when the run starts
-    bool kept = false;        ///< the value is handed out at the end or by a Yield
-    uint64_t version = 0;     ///< version of a parameter or of a value derived from parameters
+    SlotId root = kNoSlot;    ///< the value whose bytes it shares; itself if it has its own bytes
+    SlotId viewed = kNoSlot;  ///< if no step makes the value: the value that it is a view of
+    Stretch bytes;            ///< the bytes of this value within its root's bytes
+    bool sized = false;       ///< true if the value's extents are known before the run
+    bool given = false;       ///< true if the value exists when the run starts
+    bool kept = false;        ///< true if the run hands out the value, at its end or at a Yield
+    uint64_t version = 0;     ///< for a parameter or a value derived from parameters: its version
   };
 
-  /// Memory that holds a root's bytes. On devices a root may have several places.
+  /// Memory that holds the bytes of a root. In a run over several devices, a root may have several places.
   struct Place {
-    SlotId root = kNoSlot;  ///< the root whose bytes it has; kNoSlot: it is scratch
+    SlotId root = kNoSlot;  ///< the root whose bytes are stored here; kNoSlot: scratch memory
     Home home = Home::planned;
-    int32_t memory = 0;  ///< index of the arena, if the home is Home::planned; other homes are not in an arena
-    size_t offset = 0;   ///< offset in the arena, if the home is Home::planned
+    int32_t memory = 0;  ///< index of the arena, if `home` is Home::planned; other homes are not in an arena
+    size_t offset = 0;   ///< offset in the arena, if `home` is Home::planned
     size_t size_bytes = 0;
-    bool ready = false;   ///< the place has memory when the run starts
-    bool filled = false;  ///< the place holds the root's elements when the run starts
-    bool lodged = false;  ///< planned: an output in the arena that the caller keeps with the arena (plan/lodging.h)
-    int32_t uses = -1;    ///< held: freed after this number of steps has accessed it; -1: freed by the steps' releases
+    bool ready = false;   ///< true if the memory exists when the run starts
+    bool filled = false;  ///< true if the memory holds the root's elements when the run starts
+    bool lodged = false;  ///< for planned memory: an output that the caller keeps, together with the arena (plan/lodging.h)
+    int32_t uses = -1;    ///< for held memory: number of steps that access it before it is freed; -1: freed by the steps' releases
   };
 
   struct Operand {
     SlotId value = kNoSlot;
     PlaceId place = kNoPlace;
-    size_t at = kNowhere;         ///< offset of the step's pointer in the place's memory
-    size_t told_step_bytes = 0;   ///< the row stride that the kernel is given, in bytes; 0: contiguous
-    bool takes_steps = false;     ///< the kernel accepts a row stride
-    bool by_reference = false;    ///< the step may keep a reference to the value, for example in a sequence
-    bool unread = false;          ///< the kernel reads its packed copy instead
-    uint64_t packed_version = 0;  ///< version of the elements in the packed copy
+    size_t at = kNowhere;         ///< offset in the place's memory to which the step's pointer leads
+    size_t told_step_bytes = 0;   ///< row stride that is passed to the kernel, in bytes; 0: contiguous
+    bool takes_steps = false;     ///< true if the kernel accepts a row stride
+    bool by_reference = false;    ///< true if the step may keep a reference to the value, for example in a sequence
+    bool unread = false;          ///< true if the kernel reads its packed copy instead of this operand
+    uint64_t packed_version = 0;  ///< version of the elements from which the packed copy was made
   };
 
   enum class Act : uint8_t { compute, join, split, copy, spill, load, replay };
@@ -82,14 +82,14 @@ struct DescribedPlan {
     const Node* node = nullptr;
     uint32_t first_operand = 0;
     uint16_t num_inputs = 0, num_outputs = 0;
-    bool dynamic = false;     ///< the step allocates the memory of its outputs
-    bool on_loan = false;     ///< the step keeps no references to its operands' memory after its end
+    bool dynamic = false;     ///< true if the step allocates the memory of its outputs
+    bool on_loan = false;     ///< true if the step holds no reference to its operands' memory after it has ended
     size_t blocks = 0;        ///< for a join or split: product of the extents before its axis
-    bool along_rows = false;  ///< for a join or split: the axis is the last one
+    bool along_rows = false;  ///< for a join or split: true if its axis is the last one
     PlaceId scratch = kNoPlace;
     size_t scratch_at = 0;
-    PlaceId place = kNoPlace, target = kNoPlace;  ///< for copies and moves: the place copied, and for copies the destination
-    size_t offset = 0;                            ///< for moves: the offset in the arena
+    PlaceId place = kNoPlace, target = kNoPlace;  ///< for copies and moves: source; for copies: destination
+    size_t offset = 0;                            ///< for moves: offset in the arena
     uint32_t first_release = 0, num_releases = 0;
   };
 
@@ -99,14 +99,14 @@ struct DescribedPlan {
   std::vector<Operand> operands;
   std::vector<Step> steps;
   std::vector<PlaceId> releases;
-  std::vector<Operand> outputs;            ///< the outputs, and the places that the caller takes them from
+  std::vector<Operand> outputs;            ///< the outputs, and the places from which the caller takes them
   std::vector<size_t> memories;            ///< size of each arena, in bytes
   IdVector<PlaceId, size_t> file_offsets;  ///< offsets in the spill file
-  bool moving = false;                     ///< values move between steps
-  bool several_places = false;             ///< a root may have several places
-  bool preallocates = true;                ///< held memory that a step with known sizes writes must be ready
+  bool moving = false;                     ///< true if values move between steps
+  bool several_places = false;             ///< true if a root may have several places
+  bool preallocates = true;                ///< true if held memory with a known size must exist before the step that writes it
 
-  /// The dependencies of a schedule by readiness, as in ParallelPlan.
+  /// The dependencies of a parallel run, as in ParallelPlan.
   struct Readiness {
     struct Touch {
       PlaceId place;
@@ -119,13 +119,13 @@ struct DescribedPlan {
   };
   struct Issue {
     int32_t stream = 0;
-    bool leads = true;     ///< the step is the first one of its bulk
-    bool records = false;  ///< the step records an event, for which the host or another stream waits
+    bool leads = true;     ///< true if the step is the first one of its bulk
+    bool records = false;  ///< true if the step records an event because the host or another stream waits for it
     bool host_waits = false, all_wait = false;
-    std::vector<int32_t> waits;  ///< steps that it waits for
+    std::vector<int32_t> waits;  ///< steps that this step waits for
   };
   Readiness readiness;
-  std::vector<Issue> issues;  ///< one issue per step
+  std::vector<Issue> issues;  ///< one per step: its stream and what it waits for
   int num_streams = 0;
   enum class Order : uint8_t { one_by_one, by_readiness, streams };
   Order order = Order::one_by_one;
@@ -133,21 +133,21 @@ struct DescribedPlan {
 
 /// Describes a run in the program's order.
 DescribedPlan describe_plan(const Binding& binding);
-/// Describes a run by readiness. @pre the program has a ParallelPlan
+/// Describes a parallel run. @pre the program has a ParallelPlan
 DescribedPlan describe_parallel_plan(const Binding& binding);
 /// Describes a run that follows a budgeted plan, with its moves.
 DescribedPlan describe_plan(const Binding& binding, const BudgetedPlan& budget);
-/// Describes a run on streams.
-/// @param offsets      of locations in the arenas of their devices
+/// Describes a run on streams of devices.
+/// @param offsets      offsets of the locations in the arenas of their devices
 /// @param arena_bytes  size of each device's arena
 DescribedPlan describe_plan(const Binding& binding, const StreamPlan& plan, IdSpan<LocationId, const size_t> offsets,
                             std::span<const size_t> arena_bytes);
 
-/// Changes the description: the output is made in memory that overlaps a feed. @param distance  bytes from the first byte of the output to
-/// that of the feed; may be negative
+/// Changes the description so that the output is made in memory that overlaps a feed. @param distance  offset of the feed's first byte from
+/// the output's first byte, in bytes; may be negative
 void lay_over(DescribedPlan& plan, SlotId feed, SlotId output, int64_t distance);
 
-/// Changes the description: the output is made in the arena at this offset.
+/// Changes the description so that the output is made in the arena, at this offset.
 void lodge(DescribedPlan& plan, SlotId output, size_t offset);
 
 }  // namespace treadle::exec

@@ -18,10 +18,10 @@ void Walk::replay(const Step& step) {
     bool in_place = false;
     for (const Operand& input : operands.first(step.num_inputs)) in_place |= input.value != kNoSlot && input.place == step.target;
     if (!in_place) target.status = Status::none;
-    // Replaces `number`, which was the count of writes, by the position of the repeated write among all writes of the root.
+    // `number` is the count of writes to the root so far. It becomes the position, among these writes, of the write that is repeated.
     int32_t number = num_written_[value.root], written = written_[value.root];
     while (written != kNone && log_[index(written)].value != operand.value) written = log_[index(written)].before, --number;
-    // A piece that already is in place in the recomputed value need not be written again.
+    // A piece that is already in place in the recomputed value need not be written again.
     if (written == kNone && in_place && defined_[operand.value] != kNever) continue;
     if (written == kNone) {
       fault(fmt::format("\"{}\" is made anew before it was made", value.name));

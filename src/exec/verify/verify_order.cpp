@@ -1,5 +1,5 @@
-// Verifies schedules with parallel steps. Derives which step happens before which from pending counts, or from streams, events and waits of
-// the host. Checks that any two steps that access the same bytes, one of them writing, are ordered.
+// Verifies schedules with parallel steps. Derives which step happens before which from counts of unfinished predecessors, or from streams,
+// events and waits of the host. Checks that any two steps that access the same bytes, at least one of them writing, are ordered.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 using Home = DescribedPlan::Home;
 using Before = std::function<bool(int32_t, int32_t)>;
 
-// Derives the order by readiness: a step begins when its pending count has been counted down by the steps before it.
+// Derives the order of a parallel run: a step begins when its count of unfinished predecessors has been counted down to 0.
 Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
   const DescribedPlan::Readiness& ready = plan.readiness;
   const size_t count = plan.steps.size();
@@ -32,16 +32,16 @@ Reachability order_by_counts(const DescribedPlan& plan, const Report& report) {
     const auto expected = static_cast<int32_t>(before[s].size());
     if (ready.counters[s] != expected)
       report(fmt::format("{} counts down from {}, it comes after {} steps", describe_step(plan, s), ready.counters[s], expected));
-    // A step whose count is too small may begin at any time. So it counts as ordered after no other step.
+    // A step whose initial count is too small may begin at any time. So it is treated as ordered after no other step.
     order.add(id_at<InstructionId>(s), ready.counters[s] < expected ? std::vector<InstructionId>() : before[s]);
   }
   return order;
 }
 
-// Checks that held memory is freed exactly after the last of the steps that access it.
+// Checks that held memory is freed after the last of the steps that access it, and not earlier or later.
 void check_touches(const DescribedPlan& plan, const Report& report) {
   const DescribedPlan::Readiness& ready = plan.readiness;
-  std::map<PlaceId, std::set<int32_t>> expected, counted;  // steps by place: those that access the place, and those that decrease its count
+  std::map<PlaceId, std::set<int32_t>> expected, counted;  // for each place: steps that access it; steps that count down its users
   std::map<PlaceId, int32_t> counter_of;
   for (size_t s = 0; s < plan.steps.size(); ++s) {
     const DescribedPlan::Step& step = plan.steps[s];
@@ -75,7 +75,7 @@ void check_touches(const DescribedPlan& plan, const Report& report) {
       report(fmt::format("\"{}\" is let go of, which is not held or is handed out", plan.values[plan.places[place].root].name));
 }
 
-// Vector clocks: by step, the last position on every stream that has ended when the step begins, and its own position.
+// Vector clocks. For each step: the position, on every stream, of the last step that has ended when this step begins, and its own position.
 class Clocks {
  public:
   Clocks(const DescribedPlan& plan, const Report& report)
@@ -120,7 +120,7 @@ class Clocks {
   std::vector<int32_t> clocks_, positions_;
 };
 
-// Checks that two steps that access the same bytes of a place are ordered if one of them writes.
+// Checks that two steps that access the same bytes of a place are ordered if at least one of them writes.
 void check_within(const DescribedPlan& plan, PlaceId place, const std::vector<BytesTouched>& touches, const Before& before,
                   const Report& report) {
   if (std::none_of(touches.begin(), touches.end(), [](const BytesTouched& touch) { return touch.writes; })) return;
@@ -139,8 +139,8 @@ void check_within(const DescribedPlan& plan, PlaceId place, const std::vector<By
   }
 }
 
-// Device memory is freed when the step that was issued last among its users has ended. Checks that all other users hold a reference or are
-// ordered before that step.
+// Device memory is freed when that of its users that was issued last has ended. Checks that every other user holds a reference to the
+// memory or is ordered before the last one.
 void check_held(const DescribedPlan& plan, PlaceId place, const std::vector<BytesTouched>& touches, const Before& before,
                 const Report& report) {
   if (plan.places[place].uses < 0 || touches.empty()) return;
@@ -152,7 +152,7 @@ void check_held(const DescribedPlan& plan, PlaceId place, const std::vector<Byte
                                 describe_step(plan, index(last))));
 }
 
-// Checks that if two places share bytes of an arena, all steps of one end before any step of the other begins.
+// Checks: if two places share bytes of an arena, all steps that use one of them end before any step that uses the other begins.
 void check_between(const DescribedPlan& plan, const Touches& touches, const Before& before, const Report& report) {
   std::vector<PlaceId> order;
   for (PlaceId p : plan.places.ids())
@@ -162,7 +162,7 @@ void check_between(const DescribedPlan& plan, const Touches& touches, const Befo
   std::sort(order.begin(), order.end(), [&](PlaceId a, PlaceId b) {
     return std::pair(plan.places[a].memory, begin_of(a)) < std::pair(plan.places[b].memory, begin_of(b));
   });
-  // Returns the first pair of steps that breaks the rule that all steps of `a` come before all steps of `b`; {-1, -1} if none does.
+  // Returns the first pair of steps that violates "all steps of `a` come before all steps of `b`"; {-1, -1} if there is none.
   auto out_of_order = [&](PlaceId a, PlaceId b) -> std::pair<int32_t, int32_t> {
     for (const BytesTouched& first : touches[a])
       for (const BytesTouched& second : touches[b])

@@ -1,4 +1,4 @@
-// The verifier's rules for joins (Concat) and splits, whose pieces are in place or copied.
+// The verifier's rules for joins (Concat) and splits (Split), whose pieces may be in place or copied.
 #include "exec/verify/verify_walk.h"
 
 namespace treadle::exec {
@@ -7,7 +7,7 @@ void Walk::join(const Step& step) {
   const auto operands = operands_of(step);
   const Operand& whole = operands[step.num_inputs];
   const Value& value = plan_.values[whole.value];
-  if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // the pieces are empty, so that there are no bytes to join
+  if (step.blocks == 0 || value.bytes.empty()) return compute(step);  // empty pieces: there are no bytes to join
   take_scratch(step);
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
@@ -65,7 +65,7 @@ void Walk::split(const Step& step) {
   if (whole.value == kNoSlot) return;
   const size_t pitch = pitch_of(step, whole, block_of(step, whole));
   size_t position = 0;
-  bool known = true;  // true if `position` is known; after an absent output it is not
+  bool known = true;  // false after an absent output, because then `position` is unknown
   for (size_t k = step.num_inputs; k < operands.size(); ++k) {
     const Operand& piece = operands[k];
     if (piece.value == kNoSlot) {

@@ -1,5 +1,5 @@
-// Verifies that each step of a schedule reads the values meant for it. Shares no code with planners and executors: simulates the steps over
-// bytes, and tracks which value each byte belongs to.
+// Verifies that each step of a schedule reads the values meant for it. Shares no code with planners and executors: it simulates the steps
+// on ranges of bytes, and tracks to which value each byte belongs.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,15 @@ namespace treadle::exec {
 
 struct Lodgings;
 
-/// Returns the faults of the plan, at most `most` of them. Each names the step, its operand, the bytes, and what was expected. The rules:
-/// - What a step reads has been written before and not been overwritten since. This holds for the bytes of values within their root, with
-///   row strides, and for the bytes of the arena, where a write takes all bytes of its root.
+/// Returns the faults of the plan, at most `most` of them. Each text names the step, its operand, the bytes, and what was expected. The
+/// rules:
+/// - The bytes that a step reads have been written before and not been overwritten since. This is checked for values within their root,
+///   with row strides, and for bytes of the arena, where a write claims all bytes of the root.
 /// - Inputs of a Concat are in place or copied; so are outputs of a Split.
-/// - A step overwrites an input only by a whole output of its own, and only if the operator permits it.
-/// - Operands fit into their memory. Row strides are those that the kernel was given, and the kernel accepts strides.
+/// - A step overwrites an input only with one of its own outputs, of the same bytes, and only if the operator permits it.
+/// - Operands fit into their memory. Row strides equal those passed to the kernel, and the kernel accepts strides.
 /// - Held memory exists when it is used, and is freed once, after its last use. Outputs have memory of their own.
-/// - In parallel schedules, two steps that access the same bytes, one of them writing, are ordered.
+/// - In parallel schedules, two steps are ordered if they access the same bytes and at least one of them writes.
 std::vector<std::string> find_faults(const DescribedPlan& plan, size_t most = 8);
 
 /// @throws Error(internal) with the faults, if find_faults() returns any
@@ -29,7 +30,7 @@ void verify_plan(const DescribedPlan& plan);
 /// program has one, the schedule that starts each instruction as soon as its inputs are ready.
 void verify_binding(const Binding& binding);
 
-// Runs call these before they follow a plan. A plan is verified once (Proof), and only if the program verifies plans
+// Runs call these functions before they follow a plan. A plan is verified only once (Proof), and only if the program verifies plans
 // (ProgramOptions::verify_plans).
 
 void prove(const Binding& binding);
@@ -44,13 +45,13 @@ struct BytesTouched {
   int32_t step;
   Stretch bytes;  ///< relative to the memory of the place
   bool writes;
-  bool holds = true;  ///< the step holds a reference to the memory until it has ended
+  bool holds = true;  ///< true if the step holds a reference to the memory until it has ended
 };
 using Touches = IdVector<PlaceId, std::vector<BytesTouched>>;
 using Report = std::function<void(std::string)>;
 
 /// Simulates the steps one after the other.
-/// @return the accesses to each place if the schedule has parallel steps, otherwise nothing
+/// @return the accesses to each place, if the schedule has parallel steps; otherwise nothing
 Touches walk_plan(const DescribedPlan& plan, const Report& report);
 
 /// Checks a schedule with parallel steps: conflicting accesses must be ordered.

@@ -151,7 +151,7 @@ bool Walk::open(const Step& step, size_t k) {
   check_rows(step, k);
   State& state = states_[operand.place];
   if (place.home != Home::planned && place.home != Home::held) {
-    if (value.sized && value.bytes.empty()) return false;  // an empty piece of a feed
+    if (value.sized && value.bytes.empty()) return false;  // an empty piece of a feed, so nothing is written
     fault(fmt::format("{} into {}", who(), describe_bytes(plan_, operand.place, value.bytes)));
     return false;
   }

@@ -1,4 +1,4 @@
-// The state of find_faults() while it simulates a plan's steps. Only for exec/verify/*.cpp.
+// The state of find_faults() while it simulates the steps of a plan. Used only by exec/verify/*.cpp.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,9 +14,9 @@
 
 namespace treadle::exec {
 
-/// Simulates the steps one after the other. Two things are tracked. For each arena: which place owns which bytes; a write to a place takes
-/// all bytes of its root from the places that owned them. For each root: the log of writes to its bytes; a value is intact if no write
-/// since its own overlaps its bytes.
+/// Simulates the steps one after the other, and tracks two things. For each arena: which place owns which bytes; a write to a place takes
+/// all bytes of its root away from other places. For each root: a log of the writes to its bytes; a value is intact if no later write
+/// overlaps its bytes.
 class Walk {
   using Act = DescribedPlan::Act;
   using Home = DescribedPlan::Home;
@@ -44,14 +44,14 @@ class Walk {
   struct State {
     Status status = Status::none;
     bool in_file = false;
-    size_t base = 0;  // offset of the root in the place's memory
-    // Number of the root's writes, from the first on, that the place contains; the same for its copy in the file.
+    size_t base = 0;  // offset of the root within the place's memory
+    // How many of the root's writes, in order, the place contains; the same for the copy in the file.
     int32_t version = 0, file_version = 0;
-    PlaceId taken_by = kNoPlace;          // the place that overwrote it
-    int32_t taken_at = -1;                // the step that overwrote it
-    int32_t last_use = -1, num_uses = 0;  // `last_use` is a step; `num_uses` is a number of steps
+    PlaceId taken_by = kNoPlace;          // the place that overwrote this one
+    int32_t taken_at = -1;                // the step that overwrote this place
+    int32_t last_use = -1, num_uses = 0;  // `last_use`: index of the last step that used it; `num_uses`: number of such steps
   };
-  // A write to a root. The writes of one root are linked from the last to the first.
+  // A write to a root. Each entry refers to the previous write to the same root.
   struct Written {
     SlotId value;
     Stretch bytes;  // offset and length relative to the root's first byte
@@ -61,10 +61,10 @@ class Walk {
 
   void join(const Step& step);
   bool is_in_place(const Step& step, const Operand& piece, const Operand& whole, const Stretch& there) const;
-  // Checks that a piece is copied block by block, from the first, without overwriting bytes that are still to be read.
+  // Checks that a piece is copied block by block, beginning with the first, without overwriting bytes that are still to be read.
   void move(const Step& step, const Operand& piece, size_t k, const Operand& whole, const Stretch& to);
   void split(const Step& step);
-  // Checks a recomputation, which repeats an earlier write; other results of the step go to extra memory.
+  // Checks a recomputation, which repeats an earlier write. Other results of the step must go to separate memory.
   void replay(const Step& step);
   void copy(const Step& step);
   void spill(const Step& step);
@@ -74,9 +74,9 @@ class Walk {
   void end();
   void compute(const Step& step);
   void write(const Step& step, size_t k);
-  // Checks that an output overwrites inputs only where permitted. @return true if the output is a view, so that nothing is written
+  // Checks that an output overwrites inputs only where the operator permits it. @return true if the output is a view, which writes nothing
   bool check_in_place(const Step& step, size_t k);
-  // Checks that the operand may be written, and gives its place the bytes. @return false if it may not
+  // Checks that the operand may be written, and makes its place the owner of the bytes. @return false if it may not be written
   bool open(const Step& step, size_t k);
 
   std::span<const Operand> operands_of(const Step& step) const {
@@ -101,7 +101,7 @@ class Walk {
     return bytes;
   }
 
-  // Follows views to the value that a step wrote or that existed at the start.
+  // Follows views back to a value that a step wrote or that existed at the start.
   SlotId source_of(SlotId value) const {
     for (size_t hops = 0; plan_.values[value].viewed != kNoSlot && hops < plan_.values.size(); ++hops) value = plan_.values[value].viewed;
     return value;
@@ -142,7 +142,7 @@ class Walk {
     return false;
   }
 
-  // Checks that the operand's place belongs to its root and is large enough.
+  // Checks that the operand's place contains the operand's root and is large enough.
   template <typename Who>
   bool check_place(const Operand& operand, const Who& who, bool made_here) {
     const Value& value = plan_.values[operand.value];
@@ -179,7 +179,7 @@ class Walk {
                         operand.told_step_bytes));
   }
 
-  // Checks that the operand points at its value, and that no other write has overwritten the value's bytes.
+  // Checks that the operand's pointer leads to its value, and that no other write has overwritten the value's bytes.
   bool check_read(const Operand& operand, const char* verb) {
     const Value& value = plan_.values[operand.value];
     auto name = [&] { return fmt::format("{} \"{}\"", verb, value.name); };
@@ -226,12 +226,12 @@ class Walk {
     if (operand.by_reference && value.sized) kept_.push_back({operand.value, value.bytes, -1, static_cast<int32_t>(step_)});
   }
 
-  // Gives bytes of an arena to a place. Places that owned any of them lose their contents.
+  // Makes a place the owner of bytes of an arena. Other places that owned any of these bytes lose their contents.
   template <typename Who>
   void take(PlaceId place, size_t base, const Who& who) {
     const Place& own = place_of(place);
     State& state = states_[place];
-    if (own.home == Home::planned) {  // the place gives up the bytes that it had before
+    if (own.home == Home::planned) {  // the place no longer owns its previous bytes
       auto& owners = owners_[index(own.memory)];
       if (auto old = owners.find(state.base); old != owners.end() && old->second == place) owners.erase(old);
     }
@@ -281,7 +281,7 @@ class Walk {
     defined_[operand.value] = num_written_[value.root];
   }
 
-  // Returns true if the operator permits the output in the input's memory. Sets `view` if the output then has the input's elements.
+  // Returns true if the operator permits this output in the memory of this input. Sets `view` if the output then is the unchanged input.
   static bool may_lie_over(const Step& step, size_t output, size_t input, bool* view) {
     for (const Alias& alias : step.node->op->alias) {
       if (alias.output != static_cast<int>(output) || alias.input != static_cast<int>(input)) continue;
@@ -297,7 +297,7 @@ class Walk {
     use(step.scratch, {.begin = step.scratch_at, .row_bytes = place_of(step.scratch).size_bytes}, true);
   }
 
-  // Checks that no operand of the step has overwritten another one, or the scratch.
+  // Checks that no operand of the step overwrites another operand or the scratch memory.
   void check_apart(const Step& step) {
     auto lost = [&](PlaceId place) {
       const State& state = states_[place];
@@ -310,7 +310,7 @@ class Walk {
     if (step.scratch != kNoPlace && lost(step.scratch)) is_here(step.scratch, [] { return std::string("it uses its scratch"); });
   }
 
-  // Returns the bytes from one row of an operand to the next in a join or split; `length` if rows are contiguous.
+  // Returns the distance in bytes between rows of an operand of a join or split; this is `length` if rows are contiguous.
   static size_t pitch_of(const Step& step, const Operand& operand, size_t length) {
     return step.along_rows && operand.told_step_bytes != 0 ? operand.told_step_bytes : length;
   }
@@ -323,15 +323,15 @@ class Walk {
   const DescribedPlan& plan_;
   const Report& report_;
   size_t step_ = 0;
-  IdVector<SlotId, int32_t> defined_;      // by value: the number of writes to its root when it was made
-  IdVector<SlotId, int32_t> written_;      // by root: index in log_ of its last write
-  IdVector<SlotId, int32_t> num_written_;  // by root: its number of writes
+  IdVector<SlotId, int32_t> defined_;      // for each value: how many writes its root had when the value was made
+  IdVector<SlotId, int32_t> written_;      // for each root: index in log_ of the last write
+  IdVector<SlotId, int32_t> num_written_;  // for each root: number of writes
   std::vector<Written> log_;
   std::vector<Written> kept_;  // values that a step may hold a reference to
   IdVector<PlaceId, State> states_;
-  std::vector<std::map<size_t, PlaceId>> owners_;  // by arena: the places that own bytes, by offset
-  std::vector<std::pair<size_t, PlaceId>> files_;  // places by their offset in the spill file
-  Touches touches_;                                // accesses by place; empty if steps run one after the other
+  std::vector<std::map<size_t, PlaceId>> owners_;  // for each arena: the places that own bytes, by offset
+  std::vector<std::pair<size_t, PlaceId>> files_;  // places, with their offsets in the spill file
+  Touches touches_;                                // accesses to each place; empty if steps run one after the other
 };
 
 }  // namespace treadle::exec
