@@ -1,4 +1,4 @@
-// The attributes of a node, in the order of the file.
+// The attributes of a node, in the order in which the model file lists them.
 #pragma once
 
 #include <cstdint>

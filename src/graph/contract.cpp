@@ -37,7 +37,7 @@ void check_presence(const Node& node) {
   for (size_t i = 0; i < std::max(op.inputs.size(), num_inputs); ++i) {
     if (node.has_input(i)) continue;
     const Port& port = port_at(op.inputs, i);
-    // A list of operands has no gaps, and an operator with a list needs at least one.
+    // A variadic list of operands has no gaps. An operator with a variadic input needs at least one operand there.
     const bool wanted = port.presence == Presence::variadic && (i == 0 || i < num_inputs);
     if (wanted || port.presence == Presence::required) fail(fmt::format("the input {} ({}) is missing", i, port.name));
   }

@@ -10,12 +10,12 @@
 
 namespace treadle {
 
-/// Checks the part of the contract that is known before a run. An unknown type is no error: the run checks it.
+/// Checks the part of the contract that is known before a run. A type that is still unknown is not an error, because the run checks it.
 /// @throws Error(invalid_model), or Error(not_implemented) for an attribute that the operator does not define
 void check_contract(const Graph& graph, const Node& node);
 
-/// Checks kinds, dtypes and ranks of the formal inputs in a run, where they are known; an absent input is null. Parts that are still
-/// unknown are no error. @throws Error(`code`) naming the input
+/// Checks kinds, dtypes and ranks of the formal inputs during a run; an absent input is null. Whatever is still unknown is not an error.
+/// @throws Error(`code`) naming the input
 void check_input_types(const Node& node, std::span<const Type* const> types, ErrorCode code);
 
 /// Checks the type of an output after inference. @throws Error(invalid_model) naming the output

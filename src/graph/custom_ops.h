@@ -1,4 +1,4 @@
-// Custom operators, which are added to the registry at run time.
+// Custom operators: operators that callers add to the registry at run time.
 #pragma once
 
 #include "graph/op_def.h"

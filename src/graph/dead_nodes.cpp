@@ -45,7 +45,7 @@ bool is_dead(const Graph& graph, const Node& node) {
          std::none_of(node.outputs.begin(), node.outputs.end(), [&](ValueId output) { return is_read(graph, output); });
 }
 
-// Handles bodies first: values read only by a dead node of a body need be neither captured nor computed outside.
+// Visits bodies first: a value that only a dead node of a body reads need not be captured, nor computed in the enclosing graph.
 int64_t remove_dead_nodes(Graph& graph, int64_t limit) { return Rewriter(graph, limit).for_each_graph_inside_out(remove_dead_in); }
 
 }  // namespace treadle

@@ -11,31 +11,31 @@
 
 namespace treadle {
 
-/// Receives the end of a deferred execution: called once, from any thread, after the outputs have been set.
+/// Is told when a deferred execution ends: called once, from any thread, after the outputs have been set.
 class Completion {
  public:
   virtual ~Completion() = default;
-  /// Ends the node. @param error  null on success
+  /// Reports that the node has ended. @param error  null on success
   virtual void complete(std::exception_ptr error) = 0;
 };
 
-/// Operands of evaluate_node(), which outlive run() if the kernel defers.
+/// Operands of evaluate_node(). If the kernel defers its end, they remain valid after run() has returned.
 class DeferringOperands : public DynamicOperands {
  public:
-  /// Like input(), but never copies. The result must not be used after the kernel has ended.
+  /// Like input(), but never makes a copy. The result must not be used after the kernel has ended.
   virtual const Datum& borrowed_input(int i) const = 0;
-  /// Called in run() by a kernel that will finish later: it must then call the returned object. Operands stay valid until then.
+  /// Called within run() by a kernel that will end later, and must then call complete() of the result. Operands stay valid until then.
   virtual std::shared_ptr<Completion> defer() = 0;
-  /// Returns true if the run is to stop, so that the outputs will not be used.
+  /// Returns true if the run is to stop. Then the outputs will not be used.
   virtual bool stop_requested() const = 0;
 };
 
-/// An execution for which the executor does not wait.
+/// A node to execute without waiting for its end.
 struct DeferredNode {
   const Node* node = nullptr;
   const KernelDef* kernel = nullptr;
   const PackedState* packed = nullptr;
-  std::vector<Datum> inputs;  ///< operands like the inputs of evaluate_node(), but not in lent storage
+  std::vector<Datum> inputs;  ///< operands, as for evaluate_node(), but not in lent storage
   std::vector<DType> output_dtypes;
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;

@@ -11,13 +11,13 @@ namespace {
 using Term = Expr::Term;
 using Polynomial = std::vector<Term>;
 
-// A product of two sums with more terms stays an opaque factor, so that polynomials of hostile models do not grow without bound.
+// A product of two sums with more terms than this is not expanded. Otherwise polynomials of hostile models could grow without bound.
 constexpr size_t kMaxTerms = 24;
 constexpr size_t kMaxFactors = 16;
-// A longer sum is not expanded within another sum: the partial sums of n extents would have n * n / 2 terms.
+// A sum with more terms is not expanded within another sum. Otherwise the partial sums of n extents would have n * n / 2 terms in total.
 constexpr size_t kMaxOpenTerms = 64;
-// Expressions share operands, so written as trees they may be exponentially large. Traversals therefore stop after this many visits, and
-// texts are cut.
+// Expressions share operands, so a traversal that treats them as trees may take exponential time. Traversals therefore stop after this many
+// visits, and texts are cut.
 constexpr int kMaxVisits = 1000;
 constexpr size_t kMaxText = 1000;
 
@@ -64,7 +64,7 @@ Dim from_polynomial(Polynomial polynomial, SymbolTable* table) {
   return from_normalized(std::move(polynomial), table);
 }
 
-// dim + by. The constant term comes first.
+// Returns dim + by. Keeps the constant term first.
 Dim shifted(const Dim& dim, int64_t by) {
   if (by == 0) return dim;
   Polynomial terms = to_polynomial(dim);
@@ -75,7 +75,7 @@ Dim shifted(const Dim& dim, int64_t by) {
   return from_normalized(std::move(terms), dim.expr()->table);
 }
 
-// dim * by. Preserves the order of the terms.
+// Returns dim * by. Keeps the order of the terms.
 Dim multiple(const Dim& dim, int64_t by) {
   Polynomial terms = to_polynomial(dim);
   for (Term& term : terms) term.coefficient = checked_mul(term.coefficient, by);
@@ -89,14 +89,14 @@ Dim opaque(Expr::Kind kind, const Dim& a, const Dim& b) {
   return Dim(table->intern({kind, a.data_dependent() || b.data_dependent(), 0, table, {}, {}, a, b}));
 }
 
-// For commutative kinds: puts the operands in a fixed order, so that equal expressions are interned as one.
+// For commutative operators: puts the operands in a fixed order, so that equal expressions become the same interned object.
 Dim commutative(Expr::Kind kind, Dim a, Dim b) {
   auto key = [](const Dim& dim) { return dim.is_const() ? int64_t{-1} : int64_t{dim.expr()->index}; };
   if (key(b) < key(a)) std::swap(a, b);
   return opaque(kind, a, b);
 }
 
-// p / monomial, if there is no remainder in any term.
+// Returns p / divisor (a monomial) if the division leaves no remainder in any term.
 std::optional<Polynomial> divide_exactly(const Polynomial& p, const Term& divisor) {
   Polynomial quotient;
   for (const Term& term : p) {
@@ -112,7 +112,7 @@ std::optional<Polynomial> divide_exactly(const Polynomial& p, const Term& diviso
   return quotient;
 }
 
-// Operands are pointers at fixed distances: every bit must affect every bit of the hash, or long chains collide.
+// The hashed pointers have regular distances. Unless every bit affects every bit of the hash, hashes of long chains collide.
 size_t mix(size_t seed, size_t value) {
   uint64_t hash = (uint64_t{seed} ^ uint64_t{value}) * 0x9e3779b97f4a7c15U;
   hash = (hash ^ hash >> 32U) * 0xd6e8feb86659fd93U;
@@ -176,7 +176,7 @@ Dim floor_div(const Dim& a, const Dim& b) {
   if (divisor.size() == 1)
     if (auto quotient = divide_exactly(dividend, divisor[0])) return from_polynomial(std::move(*quotient), table_of(a, b));
   if (b.is_const() && b.value() > 0) {
-    // floor((b * p + r) / b) = p + floor(r / b): separating the multiples of b makes equal extents equal expressions.
+    // floor((b * p + r) / b) = p + floor(r / b). Splitting off the multiples of b gives equal extents equal expressions.
     Polynomial whole, rest;
     for (const Term& term : dividend) {
       int64_t quotient = treadle::floor_div(term.coefficient, b.value());
@@ -213,7 +213,7 @@ Dim minimum(const Dim& a, const Dim& b) {
 
 namespace {
 
-// Returns true if `dim` is the broadcast of `part` with other extents: broadcasting it with `part` again changes nothing.
+// Returns true if `dim` is a broadcast of `part` with other extents. Then broadcasting `dim` with `part` again changes nothing.
 bool is_broadcast_of(const Dim& dim, const Dim& part, int& visits) {
   if (dim == part) return true;
   if (dim.is_const() || dim.expr()->kind != Expr::Kind::broadcast || --visits < 0) return false;
@@ -231,7 +231,7 @@ Dim broadcast(const Dim& a, const Dim& b) {
   if (a.is_const(1) || is_broadcast_of(b, a)) return b;
   if (a.is_const() && b.is_const())
     throw Error(ErrorCode::invalid_argument, "extents " + to_string(a) + " and " + to_string(b) + " do not broadcast");
-  // A constant above 1 decides, as the other extent must be 1 or equal.
+  // A constant other than 1 is the result, because the other extent must be 1 or equal to it.
   if (a.is_const()) return a;
   if (b.is_const()) return b;
   return commutative(Expr::Kind::broadcast, a, b);
@@ -262,7 +262,7 @@ bool is_nonnegative(const Dim& dim, int& visits) {
   return false;
 }
 
-// Text of an expression, cut if it is long.
+// Formats an expression as text; long texts are cut.
 class DimText {
  public:
   std::string of(const Dim& dim) {
@@ -341,7 +341,7 @@ bool is_nonnegative(const Dim& dim) {
 
 std::string to_string(const Dim& dim) { return DimText().of(dim); }
 
-// Named symbols are not interned, as a model may use a name that inference has generated for a fresh symbol.
+// Named symbols are looked up in a separate map, because a model may use a name that inference has generated for a fresh symbol.
 Dim SymbolTable::symbol(std::string_view name) {
   auto [found, inserted] = symbols_.try_emplace(std::string(name), nullptr);
   if (inserted) {

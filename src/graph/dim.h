@@ -17,8 +17,8 @@ namespace treadle {
 class SymbolTable;
 struct Expr;
 
-/// An extent or other small integer: a constant, or an interned expression. Equal expressions are the same object. So `==` is exact for
-/// sums of products; for the other kinds (floor division, broadcast, maximum), it may miss equal values.
+/// An extent or another small integer: a constant or an interned expression. Equal expressions are the same object. So `==` is exact for
+/// sums of products. For other kinds (floor division, broadcast, maximum), it may consider equal values different.
 class Dim {
  public:
   template <std::integral T>
@@ -40,7 +40,7 @@ class Dim {
   int64_t value_ = 0;
 };
 
-/// An interned expression. Its operands have smaller indices, so ascending indices are an order of evaluation.
+/// An interned expression. Its operands have smaller indices, so expressions can be evaluated in the order of their indices.
 struct Expr {
   enum class Kind : uint8_t { symbol, sum, product, floor_div, modulo, maximum, minimum, broadcast };
   struct Term {
@@ -53,16 +53,16 @@ struct Expr {
   bool data_dependent;
   int32_t index;  // index in the table
   SymbolTable* table;
-  std::string symbol;       // kind symbol: its name
-  std::vector<Term> terms;  // kind sum: a polynomial of factors of other kinds
-  Dim a, b;                 // other kinds: the operands
+  std::string symbol;       // for kind symbol: its name
+  std::vector<Term> terms;  // for kind sum: a polynomial; its factors are expressions of other kinds
+  Dim a, b;                 // for all other kinds: the operands
 };
 
-/// Sums and products are normalized to polynomials, so that `(64 * s) / 64` is `s`. @throws Error(resource_exhausted) on overflow
+/// Sums and products are normalized to polynomials; for example, `(64 * s) / 64` becomes `s`. @throws Error(resource_exhausted) on overflow
 Dim operator+(const Dim& a, const Dim& b);
 Dim operator-(const Dim& a, const Dim& b);
 Dim operator*(const Dim& a, const Dim& b);
-/// Divides, and rounds towards negative infinity. @throws Error(invalid_argument) for a constant divisor of zero
+/// Divides and rounds towards negative infinity. @throws Error(invalid_argument) if the divisor is the constant 0
 Dim floor_div(const Dim& a, const Dim& b);
 Dim ceil_div(const Dim& a, const Dim& b);
 Dim modulo(const Dim& a, const Dim& b);
@@ -71,7 +71,7 @@ Dim minimum(const Dim& a, const Dim& b);
 /// Returns the broadcast extent. @throws Error(invalid_argument) for two different constants other than 1
 Dim broadcast(const Dim& a, const Dim& b);
 
-/// Returns true if the value is provably nonnegative; symbols are extents, which are nonnegative.
+/// Returns true if the value is provably nonnegative. Symbols count as nonnegative, because they are extents.
 bool is_nonnegative(const Dim& dim);
 
 std::string to_string(const Dim& dim);
@@ -85,21 +85,21 @@ class SymbolTable {
 
   /// Returns the symbol of this name, creating it if needed.
   Dim symbol(std::string_view name);
-  /// Returns a new symbol, named `hint#N`, which equals no other.
+  /// Returns a new symbol, named `hint#N`, which is equal to no other symbol.
   Dim fresh_symbol(std::string_view hint, bool data_dependent);
 
   size_t size() const noexcept { return exprs_.size(); }
   const Expr& operator[](size_t index) const { return exprs_[index]; }
 
-  /// Evaluates the expressions of these ascending indices into `values`, which has one element per expression of the table and holds the
-  /// values of the symbols.
+  /// Evaluates the expressions with these indices, which must be ascending. `values` has one element per expression of the table; it
+  /// contains the values of the symbols and receives the results.
   /// @throws Error(invalid_argument) if an expression cannot be evaluated (extents that do not broadcast, or division by zero)
   void evaluate(std::span<const int32_t> indices, std::span<int64_t> values) const;
 
   const Expr* intern(Expr expr);
 
-  /// Counts one unit of inference work. Bodies are inferred again with each inference of their node, so nesting multiplies the work.
-  /// @throws Error(resource_exhausted) beyond kMaxInferences, as a small model must not block loading forever
+  /// Counts one unit of inference work. Each inference of a node infers its bodies again, so nested bodies multiply the work.
+  /// @throws Error(resource_exhausted) beyond kMaxInferences, because a small model must not keep loading forever
   void charge_inference();
 
  private:

@@ -11,10 +11,10 @@ namespace {
 
 using Zeros = std::vector<const Expr*>;
 
-// Expressions share operands, so written as a tree one may be exponentially large. After this many visits, the search ends without a bound.
+// Expressions share operands, so traversing them as trees may take exponential time. After this many visits, no bound is found.
 constexpr int kMaxVisits = 1000;
 
-// Returns true if `dim` is 0 when all of `zeros` are.
+// Returns true if `dim` is 0 whenever all expressions in `zeros` are 0.
 bool vanishes(const Dim& dim, const Zeros& zeros, int& visits) {
   if (dim.is_const()) return dim.is_const(0);
   if (--visits < 0) return false;
@@ -28,7 +28,7 @@ bool vanishes(const Dim& dim, const Zeros& zeros, int& visits) {
       });
     case Expr::Kind::product:
     case Expr::Kind::minimum: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);
-    case Expr::Kind::broadcast: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);  // 0 only broadcasts with 0 and 1
+    case Expr::Kind::broadcast: return vanishes(e.a, zeros, visits) || vanishes(e.b, zeros, visits);  // 0 broadcasts only with 0 and 1
     case Expr::Kind::maximum: return vanishes(e.a, zeros, visits) && vanishes(e.b, zeros, visits);
     case Expr::Kind::floor_div:
     case Expr::Kind::modulo: return vanishes(e.a, zeros, visits);
@@ -59,7 +59,7 @@ bool is_zero_with(const Dim& dim, const Dim& other) {
   return std::all_of(e.terms[0].factors.begin(), e.terms[0].factors.end(), [&](const Expr* factor) { return vanishes(dim, {factor}); });
 }
 
-// The bound is stored as the symbol's operand: it is in the table already, and symbols have no operands otherwise.
+// Stores the bound as operand `a` of the symbol. Symbols have no other operands, and the bound's expression is in the table already.
 Dim data_dependent_dim(InferContext& context, std::string_view hint, const Dim& most) {
   const Dim plain = context.data_dependent_dim(hint);
   Expr bounded = *plain.expr();
@@ -78,7 +78,7 @@ std::optional<int64_t> UpperBounds::of(const Dim& dim) {
 std::optional<UpperBounds::Interval> UpperBounds::interval(const Dim& dim) {
   if (dim.is_const()) return Interval{dim.value(), dim.value()};
   if (auto found = known_.find(dim.expr()->index); found != known_.end()) return found->second;
-  // Computes operands first, so that compute() finds them. Iterative, as expressions may be as deep as the graph.
+  // Computes operands before expressions, because compute() looks them up. Not recursive, because expressions may be as deep as the graph.
   std::vector<const Expr*> open{dim.expr()};
   while (!open.empty()) {
     const Expr& expr = *open.back();

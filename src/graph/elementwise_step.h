@@ -1,4 +1,4 @@
-// Steps of a FusedElementwise, in the syntax of its attribute "steps".
+// One step of a FusedElementwise (a chain of pointwise operators), in the syntax of the attribute "steps".
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// One operator of a chain: `Mul 0 3`, `LeakyRelu 2 alpha=0.1`. Operands are indices: the node's inputs, then the results of earlier steps.
+/// One operator of a chain: `Mul 0 3`, `LeakyRelu 2 alpha=0.1`. Operands are indices of the node's inputs, then of earlier results.
 struct ElementwiseStep {
   std::string op_type;
   std::vector<size_t> operands;

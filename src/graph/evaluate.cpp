@@ -26,7 +26,7 @@ void* aligned(std::vector<std::byte>& block, size_t bytes, size_t alignment) {
   return reinterpret_cast<void*>((address + alignment - 1) & ~(alignment - 1));
 }
 
-// Strings were empty when their memory was charged; now that they have contents, charge those.
+// The memory of string tensors was charged while the strings were empty. This adds the bytes of their texts.
 void charge_texts_in(const Datum& datum) {
   if (datum.is_tensor())
     charge_texts(datum.tensor());
@@ -34,7 +34,7 @@ void charge_texts_in(const Datum& datum) {
     for (const Datum& element : datum.sequence().elements) charge_texts_in(element);
 }
 
-// The end of a deferred kernel.
+// The state of a deferred kernel: whether it has ended, and with which error.
 class Ending final : public Completion {
  public:
   void complete(std::exception_ptr error) override {
@@ -53,14 +53,14 @@ class Ending final : public Completion {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_; });
   }
-  /// Returns false if it has ended already; `continuation` is then not called.
+  /// Sets the function to call at the kernel's end. Returns false if the kernel has ended already; `continuation` is then not called.
   bool then(std::function<void()> continuation) {
     std::lock_guard lock(mutex_);
     if (ended_) return false;
     continuation_ = std::move(continuation);
     return true;
   }
-  /// Called once, after the end, so that the handler of the error is its only owner.
+  /// Called once, after the end. Gives up the error, so that the caller is its only owner.
   std::exception_ptr take_error() { return std::exchange(error_, nullptr); }
 
  private:
@@ -89,7 +89,7 @@ class Evaluation final : public DeferringOperands {
     return finish();
   }
 
-  /// Checks inputs, makes outputs and runs the kernel. If the kernel goes on after it has returned, wait for ending() before finish().
+  /// Checks inputs, makes outputs and runs the kernel. If the kernel defers its end, wait for ending() before calling finish().
   void begin(const PackedState* packed) {
     describe_inputs();
     check_inputs();
@@ -171,7 +171,7 @@ class Evaluation final : public DeferringOperands {
   }
 
  private:
-  // Checks dtypes and ranks that were unknown in the graph against the operator's contract.
+  // Checks dtypes and ranks that were not known before the run, against the operator's contract.
   void check_inputs() {
     ShortVector<const Type*> types(static_cast<size_t>(node_.num_formal_inputs));
     for (size_t i = 0; i < types.size(); ++i) types[i] = e_.operands[i].type;
@@ -219,7 +219,7 @@ class Evaluation final : public DeferringOperands {
     for (size_t i = 0; i < output_dtypes_.size(); ++i) {
       if (!node_.has_output(i)) continue;
       const Type& type = context.outputs[i].type;
-      // Inference has seen all operands with their elements, so an unknown shape is the operands' fault.
+      // Inference had the elements of all operands. If it still finds no shape, the operands must be invalid.
       if (!type.is_static())
         throw Error(ErrorCode::invalid_argument,
                     fmt::format("the operands do not say what output {} is, only {}: {}", i, to_string(type), operands_text()));
@@ -234,12 +234,12 @@ class Evaluation final : public DeferringOperands {
   std::span<const Datum> inputs_;
   std::span<const DType> output_dtypes_;
   Evaluator& e_;
-  mutable std::vector<Datum> kept_;  // copies of tensors in lent storage, made on request
+  mutable std::vector<Datum> kept_;  // copies of tensors in lent storage, made when a kernel asks for them
   std::vector<Datum> outputs_;
-  std::shared_ptr<Ending> ending_;  // the ending of a deferred kernel
+  std::shared_ptr<Ending> ending_;  // set if the kernel defers its end
 };
 
-// Owns everything that a deferred kernel needs until it ends.
+// Owns everything that a deferred kernel needs until its end.
 struct OwnedEvaluation {
   explicit OwnedEvaluation(DeferredNode given)
       : deferred(std::move(given)), evaluation(*deferred.node, *deferred.kernel, deferred.inputs, deferred.output_dtypes, evaluator) {

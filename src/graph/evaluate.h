@@ -18,12 +18,12 @@ namespace treadle {
 struct Evaluator {
   ThreadPool* pool = nullptr;
   uint64_t run_id = 0;
-  size_t max_output_bytes = SIZE_MAX;  ///< limit for each output and for the scratch; beyond it, Error(resource_exhausted) is thrown
-  /// Asked by deferring kernels (graph/deferred.h): returns true if the run is to stop. Empty: never.
+  size_t max_output_bytes = SIZE_MAX;  ///< limit for each output and for the scratch memory; exceeding it throws Error(resource_exhausted)
+  /// Called by kernels that defer their end (graph/deferred.h): returns true if the run is to stop. Empty: the run never stops early.
   std::function<bool()> stop_requested;
-  /// Allocates outputs in a device's memory; empty: in host memory.
+  /// Allocates outputs in a device's memory. Empty: outputs are allocated in host memory.
   std::function<Tensor(DType, const Shape&)> allocate;
-  /// The kernel is a device's own: the host can read inputs in OpDef::value_inputs only, and scratch is from `allocate`.
+  /// True for a device's own kernel. The host can then read only the inputs in OpDef::value_inputs, and `allocate` provides scratch memory.
   bool on_device = false;
 
   // The working memory of evaluate_node().
@@ -39,9 +39,9 @@ struct Evaluator {
   std::vector<InferContext::Operand> operands;
 };
 
-/// Infers the outputs' shapes from the elements of the inputs (unless the kernel allocates its outputs), binds the kernel and runs it.
+/// Infers the output shapes, using the elements of the inputs (unless the kernel allocates its outputs). Then binds the kernel and runs it.
 /// @param inputs         one per input of the node, including captures; undefined if absent. Tensors may be in lent storage; a kernel that
-///     requests the Datum itself gets a copy.
+/// requests the Datum itself gets a copy.
 /// @param output_dtypes  one per output; undefined if absent
 /// @return one value per output; undefined if absent
 /// @throws Error of inference or of the kernel; Error(internal) if the kernel did not set an output

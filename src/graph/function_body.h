@@ -1,4 +1,4 @@
-// The body of a local function, which expresses an operator of the treadle domain by ONNX's operators, for files.
+// The body of a local function, which is written to a file in place of an operator of the treadle domain. It uses only ONNX's operators.
 #pragma once
 
 #include <initializer_list>
@@ -20,7 +20,7 @@ struct FunctionNode {
   std::string output;
 };
 
-/// Builds a body node by node (OpDef::write_function). The node's attributes become constants in the body.
+/// Builds a function body node by node (see OpDef::write_function). Attributes of the replaced node become constants in the body.
 class FunctionBody {
  public:
   /// @param inputs, outputs  names of the function's operands; "" if absent
@@ -47,11 +47,11 @@ class FunctionBody {
   std::string ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
   /// Adds a node that computes f(x; a, b).
   std::string function(const ScalarFunction& function, const std::string& x, float a, float b);
-  /// Makes the value the function's output i.
+  /// Makes this value output i of the function.
   void give(size_t i, const std::string& value);
 
   const std::vector<FunctionNode>& nodes() const { return nodes_; }
-  /// Properties of operands that the body depends on, as text; the body also depends on the node's attributes and on which operands exist.
+  /// Properties of operands (ranks, shapes) on which the body depends, as text. It also depends on attributes, and on which operands exist.
   const std::string& asked() const { return asked_; }
 
  private:
@@ -62,7 +62,7 @@ class FunctionBody {
   std::string asked_;
 };
 
-/// Returns the oldest opset that has the function's operator; 1 for null. @throws Error(not_implemented) if ONNX has no such operator
+/// Returns the oldest opset in which ONNX has the function's operator; 1 for null. @throws Error(not_implemented) if ONNX has none
 int function_opset(const ScalarFunction* function);
 
 }  // namespace treadle

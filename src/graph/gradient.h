@@ -11,7 +11,7 @@
 
 namespace treadle {
 
-/// Gradients are ordinary nodes in the newest opset, appended to the graph. `kNoValue` means "no gradient".
+/// Gradients are ordinary nodes of the newest opset, appended to the graph. `kNoValue` means "no gradient".
 class GradientContext {
  public:
   /// @param wanted  inputs whose gradients are needed; empty: all inputs
@@ -25,12 +25,12 @@ class GradientContext {
   ValueId output(size_t i) const { return i < node().outputs.size() ? node().outputs[i] : kNoValue; }
   /// Returns the gradient of output i; kNoValue if there is none.
   ValueId grad_output(size_t i) const { return i < grads_.size() ? grads_[i] : kNoValue; }
-  /// Returns true if the gradient of input i is needed. Unneeded nodes are removed anyway; rules check this before they report an error.
+  /// Returns true if the gradient of input i is needed. Nodes for other gradients are removed anyway; rules ask before reporting an error.
   bool wants(size_t i) const { return input(i) != kNoValue && (wanted_.empty() || (i < wanted_.size() && wanted_[i])); }
   const Type& type(ValueId value) const { return graph_.type(value); }
 
-  // Adds nodes of the backward pass and infers their types. Operators of the treadle domain compute float32 and float64, so 16-bit operands
-  // are cast to float32 before them and the results are cast back.
+  // Functions that add nodes of the backward pass and infer their types. Operators of the treadle domain compute in float32 or float64, so
+  // 16-bit operands are cast to float32 first, and the results are cast back.
   ValueId op(std::string_view op_type, std::vector<ValueId> inputs, Attributes attributes = {}, std::string_view domain = "");
   std::vector<ValueId> op_n(std::string_view op_type, std::vector<ValueId> inputs, int num_outputs, Attributes attributes = {},
                             std::string_view domain = "");
@@ -47,8 +47,8 @@ class GradientContext {
   ValueId ints(std::vector<int64_t> values) { return constant(Tensor::vector<int64_t>(values)); }
   /// Returns a scalar constant of the dtype of `like`.
   ValueId scalar(double value, ValueId like);
-  /// Sums a gradient over the axes that were broadcast from `operand`, so that it gets the operand's shape. If the axes are unknown, the
-  /// sum is determined in the run.
+  /// Sums a gradient over the axes along which `operand` was broadcast, so that the result has the shape of `operand`. If these axes are
+  /// unknown, the run determines them.
   ValueId unbroadcast(ValueId grad, ValueId operand);
 
  private:

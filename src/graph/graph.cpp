@@ -143,7 +143,7 @@ std::string Graph::unique_node_name(std::string_view stem) {
 
 ValueId Graph::add_value(std::string_view value_name, Type type, Value::Kind kind) {
   ValueId id{static_cast<uint32_t>(values_.size())};
-  // Before the pool grows, as the requested name may be a reference to another value's name.
+  // Computed before the pool of values grows, because value_name may refer to the name of a value in the pool.
   size_t hash = NameIndex::hash(value_name);
   std::string own_name;
   if (value_name.empty() || find_value_name(hash, value_name) != NameIndex::kNone) {
@@ -246,7 +246,7 @@ NodeId Graph::add_node(NodeSpec spec, NodeId before) {
 
 namespace {
 
-// Lists up to this length are searched linearly.
+// Lists of uses up to this length are searched linearly.
 constexpr size_t kLongList = 32;
 
 uint64_t key_of(const Use& use) { return uint64_t{index_of(use.node)} << 32U | static_cast<uint32_t>(use.input); }
@@ -265,7 +265,7 @@ void Graph::add_use(ValueId id, Use use) {
 }
 
 void Graph::drop_use(ValueId id, Use use) {
-  // A constant may have thousands of readers. Search from both ends first, as nodes are mostly removed in order, or in reverse.
+  // A constant may have thousands of uses. The search begins at both ends, because nodes are usually removed in order or in reverse order.
   auto& uses = value(id).uses;
   auto take_out = [&](size_t place) {
     uses[place] = uses.back();

@@ -1,4 +1,4 @@
-// The graph: values and nodes in index-based pools, in SSA form, with nodes linked in topological order.
+// The graph: values and nodes in pools, referred to by index, in SSA form. Nodes are linked in topological order.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +33,14 @@ inline constexpr NodeId kNoNode{UINT32_MAX};
 inline constexpr size_t index_of(ValueId id) { return static_cast<size_t>(id); }
 inline constexpr size_t index_of(NodeId id) { return static_cast<size_t>(id); }
 
-/// An operand of a node that reads a value.
+/// A place where a value is read: a node and the index of its operand.
 struct Use {
   NodeId node;
   int input;
   bool operator==(const Use&) const = default;
 };
 
-/// Returns true if the elements are at addresses that are multiples of their size, as C++ requires.
+/// Returns true if the data is aligned to the element size, as C++ requires.
 bool is_aligned(const Tensor& tensor);
 
 struct Value {
@@ -49,10 +49,10 @@ struct Value {
   std::string name;
   Type type;
   Kind kind = Kind::computed;
-  NodeId producer = kNoNode;              // node that computes the value; kNoNode for others
+  NodeId producer = kNoNode;              // node that computes the value; kNoNode if there is none
   int output = 0;                         // index among the producer's outputs
-  std::vector<Use> uses;                  // by nodes; uses as outputs of the graph are in Graph::outputs
-  mutable Datum constant;                 // content of a constant (address may change once), initial value of a parameter
+  std::vector<Use> uses;                  // uses by nodes; Graph::outputs lists the uses as outputs
+  mutable Datum constant;                 // contents of a constant (the address may change once), or initial value of a parameter
   std::optional<std::vector<Dim>> known;  // elements, row-major, if inference knows them (small integer tensors)
   std::string doc;
 
@@ -63,8 +63,8 @@ struct Value {
 struct Body {
   std::string attribute;  // name of the attribute: "then_branch", "body" etc.
   std::unique_ptr<Graph> graph;
-  /// Values of the enclosing graph that the body reads: the value in the body (an additional input) and the index of the node's operand,
-  /// counted from Node::num_formal_inputs. Export removes them.
+  /// Values of the enclosing graph that the body reads. Each pair is the value in the body (an additional input) and the index of the
+  /// node's operand, counted from Node::num_formal_inputs. Exported files do not have these inputs.
   std::vector<std::pair<ValueId, int>> captures;
 };
 
@@ -72,13 +72,13 @@ struct Node {
   NodeId id = kNoNode;
   const OpDef* op = nullptr;  // null until the operator is resolved, or if this build does not have it
   std::string name, op_type, domain, overload;
-  int version = 0;              // opset version of the domain that defines the node's meaning
+  int version = 0;              // opset version of the node's domain, which defines what the node means
   std::vector<ValueId> inputs;  // formal inputs, then captures of the bodies
   std::vector<ValueId> outputs;
   int num_formal_inputs = 0;
   Attributes attributes;
   std::vector<Body> bodies;
-  std::vector<std::string> sources;  // names of the original model's nodes that this node represents
+  std::vector<std::string> sources;  // names of the nodes of the original model for which this node stands
   std::string doc;
   Properties metadata;
 
@@ -88,8 +88,8 @@ struct Node {
   const Body* body(std::string_view attribute) const;
 };
 
-/// The ordered outputs of a graph. A value may occur more than once. Membership is a hash lookup, as there may be thousands of outputs
-/// (when all values of a model are inspected).
+/// The ordered outputs of a graph. A value may occur more than once. Membership is tested by a hash lookup, because there may be thousands
+/// of outputs (when all values of a model are inspected).
 class OutputList {
  public:
   OutputList() = default;
@@ -110,7 +110,7 @@ class OutputList {
   void insert(std::vector<ValueId>::const_iterator at, ValueId id);
   void erase(std::vector<ValueId>::const_iterator at);
   void clear();
-  /// Returns the number of entries searched.
+  /// Replaces a value in the list. Returns the number of entries that were searched.
   size_t replace(ValueId old_value, ValueId new_value);
 
  private:
@@ -131,7 +131,7 @@ struct NodeSpec {
   std::string domain;
   std::string name;  // made unique; derived from op_type if empty
   int num_outputs = 1;
-  std::vector<std::string> output_names;  // made unique; derived from the node's name if absent
+  std::vector<std::string> output_names;  // made unique; derived from the node's name if empty
 };
 
 class Graph {
@@ -141,7 +141,7 @@ class Graph {
   Graph& operator=(Graph&&) noexcept;
   ~Graph();
 
-  /// Returns a deep copy with the same ids. Constants and symbols are shared with the original.
+  /// Returns a deep copy with the same ids of nodes and values. Constants and symbols are shared with the original.
   std::unique_ptr<Graph> clone() const;
 
   std::string name, doc;
@@ -156,7 +156,7 @@ class Graph {
   Value& value(ValueId id) { return values_[index_of(id)]; }
   const Value& value(ValueId id) const { return values_[index_of(id)]; }
   const Type& type(ValueId id) const { return value(id).type; }
-  /// Adds a value; makes `name` unique.
+  /// Adds a value. If `name` is taken, its name is made unique.
   ValueId add_value(std::string_view name, Type type = {}, Value::Kind kind = Value::Kind::computed);
   ValueId add_input(std::string_view name, Type type);
   ValueId add_constant(std::string_view name, Datum content);
@@ -165,7 +165,7 @@ class Graph {
 
   std::vector<ValueId> inputs;  // inputs of a body: formal inputs, then captured values
   OutputList outputs;
-  std::vector<std::string> output_names;          // of a model's graph; any value may be an output, even an input
+  std::vector<std::string> output_names;          // for a model's graph; any value may be an output, even an input
   std::vector<Type> declared_outputs;             // types declared by the model; empty if the graph was not read from a file
   std::vector<ValueId> overridable_initializers;  // constants that a feed may replace (since IR version 4)
   bool is_output(ValueId id) const { return outputs.contains(id); }
@@ -179,34 +179,34 @@ class Graph {
   NodeId first() const { return first_; }
   NodeId next(NodeId id) const { return nodes_[index_of(id)].next; }
   NodeId previous(NodeId id) const { return nodes_[index_of(id)].previous; }
-  /// Returns the ids of all nodes in order, as a copy: nodes may be added and removed meanwhile.
+  /// Returns the ids of all nodes in topological order, as a copy, so that nodes may be added and removed while it is used.
   std::vector<NodeId> order() const;
 
-  /// Inserts a node before `before`, or appends it, after looking up its operator in the registry.
+  /// Looks up the operator in the registry, and inserts a node before `before`, or at the end.
   NodeId add_node(NodeSpec spec, NodeId before = kNoNode);
-  /// For import: appends a node whose outputs already are values of this graph.
+  /// For import: appends a node whose outputs are already values of this graph.
   NodeId append(Node node);
   void remove_node(NodeId id);  // @pre its outputs are unused
   void move_before(NodeId id, NodeId before);
   void set_input(NodeId id, size_t input, ValueId value);
-  void add_operand(NodeId id, ValueId value);                // appends a formal input, behind absent ones; @pre the node has no bodies
+  void add_operand(NodeId id, ValueId value);                // appends a formal input after any absent ones; @pre the node has no bodies
   void resize_inputs(NodeId id, size_t count);               // sets the number of formal inputs; new ones are absent
   void add_output(NodeId id, size_t output, ValueId value);  // sets an absent output; @pre `value` is new
-  int add_capture(NodeId id, ValueId value);                 // returns the index, counted from num_formal_inputs
+  int add_capture(NodeId id, ValueId value);                 // returns the capture's index, counted from num_formal_inputs
   void replace_uses(ValueId old_value, ValueId new_value);   // replaces the value in the inputs of nodes and in the graph's outputs
 
-  /// Returns the content of a dense constant; null for other values. A large unaligned tensor of a file is copied, and the copy is kept, so
-  /// use stored_tensor() if the elements are not needed. Must not be called once threads share the graph.
+  /// Returns the elements of a dense constant; null for other values. A large unaligned tensor from a file is copied and the copy is kept,
+  /// so use stored_tensor() if the elements are not needed. Must not be called once several threads use the graph.
   const Tensor* constant_tensor(ValueId id) const;
-  /// Like constant_tensor(), without a copy. Elements may be unaligned: read them bytewise unless is_aligned().
+  /// Like constant_tensor(), but without a copy. Elements may be unaligned: unless is_aligned(), they must be read byte by byte.
   const Tensor* stored_tensor(ValueId id) const;
   /// Returns true for a constant of one element (of any rank) that equals `number`.
   bool is_scalar_constant(ValueId id, double number) const;
   bool same_type_and_shape(ValueId a, ValueId b) const;
-  std::string unique_name(std::string_view stem);       // no value or node has this name
-  std::string unique_node_name(std::string_view stem);  // no node has this name; a value may have it
+  std::string unique_name(std::string_view stem);       // a name that no value or node has
+  std::string unique_node_name(std::string_view stem);  // a name that no node has; a value may have it
 
-  /// Number of list entries (uses, outputs) that changes of the graph have searched so far, as a measure of their cost in tests.
+  /// Number of list entries (uses, outputs) that all changes of the graph have searched. Tests use it to measure the cost of changes.
   int64_t num_searched() const { return num_searched_; }
 
  private:
@@ -229,9 +229,8 @@ class Graph {
   NodeId first_ = kNoNode, last_ = kNoNode;
   size_t num_alive_ = 0;
   NameIndex value_names_, node_names_;
-  std::unordered_map<size_t, uint64_t>
-      name_counters_;  // by hash of the name that was to be made unique; names with equal hashes share a counter
-  std::unordered_map<uint64_t, uint32_t> places_;  // index of uses in long lists, by node and input; hints that may be outdated
+  std::unordered_map<size_t, uint64_t> name_counters_;  // by hash of the name to make unique; names with equal hashes share a counter
+  std::unordered_map<uint64_t, uint32_t> places_;  // positions of uses in long lists, by node and input; hints only, which may be outdated
   int64_t num_searched_ = 0;
 };
 

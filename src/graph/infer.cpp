@@ -18,9 +18,9 @@ namespace {
 
 const Type kUnknownType;
 
-thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // assumptions of the infer_alone() that is in progress
+thread_local std::vector<Assumption>* noted_assumptions = nullptr;  // where the infer_alone() in progress records assumptions
 
-// State of nested inferences of nodes with bodies.
+// State of nested inferences: nodes with bodies that contain other such nodes.
 struct Nest {
   int depth = 0;
   std::unordered_map<const Body*, CarriedTypes> carried;
@@ -59,8 +59,8 @@ Dim merge_dims(const Dim& inferred, const Dim& declared, bool* contradiction) {
     if (contradiction) *contradiction = true;
     return inferred;
   }
-  // Declarations may be wrong (e.g. a batch of 1 where the input is now symbolic), so they only replace what inference cannot tell. If the
-  // run determines the extent, the executor compares.
+  // Declarations may be wrong (for example a batch of 1 where the input is now symbolic), so they count only where inference finds nothing.
+  // If the extent is known in a run, the executor compares it.
   return inferred.data_dependent() && !declared.data_dependent() ? declared : inferred;
 }
 
@@ -69,7 +69,7 @@ struct Operands : ShortVector<InferContext::Operand> {
     for (size_t i = 0; i < size(); ++i) {
       if (node.inputs[i] == kNoValue) continue;
       const Value& value = graph.value(node.inputs[i]);
-      // Only large weights are unaligned; inference does not need their elements.
+      // Only large weights can be unaligned, and inference does not need their elements.
       const Tensor* content = graph.stored_tensor(node.inputs[i]);
       (*this)[i] = {&value.type, content && is_aligned(*content) ? content : nullptr, &value.known};
     }
@@ -93,14 +93,14 @@ bool holds(DType dtype, int64_t value) {
   }
 }
 
-// Elements are tracked one by one, so their number must be known. The dtype must represent each of them, since a run would wrap or round it
-// otherwise.
+// Returns true if the elements can be tracked one by one. Their number must be known, and the dtype must represent each of them, because a
+// run would otherwise wrap or round them.
 bool fits(const KnownValues& values, const Type& type) {
   return type.is_static() && type.static_shape().num_elements() == static_cast<int64_t>(values.size()) &&
          std::all_of(values.begin(), values.end(), [&](const Dim& value) { return !value.is_const() || holds(type.dtype, value.value()); });
 }
 
-// Refuses types of higher rank than a Shape can have before other types are derived from them.
+// Rejects types with more axes than a Shape can have, before other types are derived from them.
 void check_rank(int64_t rank) {
   if (rank > kMaxRank)
     throw Error(ErrorCode::invalid_argument, fmt::format("a shape of rank {}; at most {} axes are supported", rank, kMaxRank));
@@ -246,7 +246,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
     };
     auto infer_body = [&](const Body& body, std::span<const Type> types) {
       Graph& inside = *body.graph;
-      // A loop infers its body again with weaker types of carried values. Results of the stronger types must be discarded.
+      // A loop infers its body again with weaker types of the carried values, so the results for the stronger types are discarded first.
       bool again = false;
       if (node.op->control_flow != ControlFlow::if_) {
         auto [knowledge, first] = before_loop.try_emplace(&body, inside);
@@ -255,7 +255,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       }
       const size_t num_formal = inside.inputs.size() - body.captures.size();
       const auto settled = nest.carried.find(&body);
-      auto is_settled = [&](size_t i) {  // declared types no longer count
+      auto is_settled = [&](size_t i) {  // settled types replace declared ones
         return settled != nest.carried.end() && i >= settled->second.first_input &&
                i - settled->second.first_input < settled->second.types.size();
       };

@@ -18,14 +18,14 @@ using KnownValues = std::vector<Dim>;
 /// Elements of larger tensors are not tracked, as shapes and axes are short.
 inline constexpr int64_t kMaxKnownValues = 64;
 
-/// Context of an operator's `infer`. Used before a run with symbols, and in a run, for data-dependent shapes, with integers and actual
-/// tensors.
+/// Context of an operator's `infer`. Used before a run with symbolic extents. For data-dependent shapes, used again during the run, with
+/// integers and actual tensors.
 class InferContext {
  public:
   struct Operand {
     const Type* type = nullptr;                         // null: the input is absent
-    const Tensor* constant = nullptr;                   // elements, if the operand is a known tensor
-    const std::optional<KnownValues>* known = nullptr;  // elements as small integers, if known otherwise
+    const Tensor* constant = nullptr;                   // elements, if the operand is a constant or given in the run
+    const std::optional<KnownValues>* known = nullptr;  // elements as integers or symbols, if known in another way
     std::optional<KnownValues> known_values() const;
   };
   using InferBody = std::function<std::vector<Type>(const Body&, std::span<const Type>)>;
@@ -39,17 +39,17 @@ class InferContext {
   bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
   bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
 
-  // Inputs. An absent input has an unknown type.
+  // Inputs. The type of an absent input is unknown.
   const Type& input(int i) const;
   DType dtype(int i) const { return input(i).dtype; }
   bool has_rank(int i) const { return input(i).has_rank(); }
   int rank(int i) const { return input(i).rank(); }
   const SymbolicShape& shape(int i) const { return *input(i).shape; }
-  /// Returns the elements of a constant input; null if they are unknown.
+  /// Returns the tensor of a constant input; null if its elements are unknown.
   const Tensor* constant(int i) const;
-  /// Returns the integer elements of the input (int64, int32 etc.), as symbols or integers; nullopt if they are unknown.
+  /// Returns the elements of an integer input (int64, int32 etc.) as integers or symbols; nullopt if they are unknown.
   std::optional<KnownValues> known(int i) const;
-  /// Like known(), but nullopt if any element is a symbol.
+  /// Like known(), but returns nullopt if any element is a symbol.
   std::optional<std::vector<int64_t>> known_ints(int i) const;
 
   // Access to attributes.
@@ -61,23 +61,23 @@ class InferContext {
   const std::vector<int64_t>& get_ints(std::string_view name) const { return attributes().get_ints(name); }
   int axis(std::string_view name, int64_t otherwise, int rank) const;
 
-  // Outputs. Anything not set stays unknown.
+  // Outputs. Everything that is not set stays unknown.
   void set_output(int i, Type type);
   void set_output(int i, DType dtype, SymbolicShape shape) { set_output(i, Type::tensor(dtype, std::move(shape))); }
   /// Sets the dtype only; the rank stays unknown.
   void set_output_dtype(int i, DType dtype) { set_output(i, Type::tensor(dtype)); }
   void set_known(int i, KnownValues values);
-  /// Returns a new extent that is only known in the run.
+  /// Returns a new extent that becomes known only in the run.
   Dim data_dependent_dim(std::string_view hint) { return symbols_.fresh_symbol(hint, true); }
   SymbolicShape data_dependent_shape(std::string_view hint, int rank);
 
   // Access to bodies.
   const Body& body(std::string_view attribute) const;
-  /// Infers a body for the types of its formal inputs; adds captures itself. Returns the types of its outputs. The first call merges the
-  /// types with those declared in the body. Further calls (for a loop, with weaker types) start from scratch and use the types as given.
+  /// Infers a body for these types of its formal inputs, and adds the captured inputs itself. Returns the types of the body's outputs. The
+  /// first call merges the types with those declared in the body. Further calls (for a loop, with weaker types) use only the given types.
   std::vector<Type> infer_body(const Body& body, std::span<const Type> formal_inputs);
 
-  // Results, which the caller of `infer` reads.
+  // Results. The caller of `infer` reads them.
   struct Output {
     Type type;
     std::optional<KnownValues> known;
@@ -95,17 +95,17 @@ class InferContext {
 int normalize_axis(int64_t axis, int rank, std::string_view what = "axis");
 
 struct InferOptions {
-  /// Called with a warning if a declared shape contradicts the inferred one, which wins.
+  /// Called with a warning if a declared shape contradicts the inferred shape, which is used.
   std::function<void(const std::string&)> warn;
 };
 
 /// Infers all nodes of the graph and its bodies in order, and stores the types in the values. @throws Error naming the node
 /// @return true if anything known about a value has changed
 bool infer(Graph& graph, const InferOptions& options = {});
-/// Infers one node from the types of its inputs, and adds the facts to what is known about its outputs. @return as infer()
+/// Infers one node from the types of its inputs, and adds the results to what is known about its outputs. @return as infer()
 bool infer_node(Graph& graph, NodeId id, const InferOptions& options = {});
 
-/// Merges two types, extent by extent: integers win over symbols, and `inferred` wins a contradiction.
+/// Merges two types, extent by extent. Integers have priority over symbols; if the two types contradict each other, `inferred` is used.
 Type merge(const Type& inferred, const Type& declared, bool* contradiction = nullptr);
 
 }  // namespace treadle

@@ -1,4 +1,4 @@
-// Inference of one node in isolation from the types declared by files or passes, and the assumptions made by inference.
+// Inference of a single node without using declared types, and the assumptions that inference makes.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// Two different expressions of extents that inference assumed to be equal.
+/// Two different expressions for extents, which inference has assumed to be equal.
 struct Assumption {
   Dim a, b;
   std::string what;
@@ -23,19 +23,19 @@ struct Inferred {
 /// Infers the outputs of a node without bodies, ignoring declared types. @throws Error of inference
 Inferred infer_alone(const Graph& graph, const Node& node);
 
-/// Types of the values carried by a loop's body, once they no longer change between inferences.
+/// Types of the values that a loop carries from iteration to iteration, once further inferences of the body no longer change them.
 struct CarriedTypes {
   size_t first_input = 0;
   std::vector<Type> types;  // empty: the types are not known yet
 };
-/// Returns the carried types of a body in the outermost inference in progress on this thread. An outer loop infers its body again with
-/// weaker types; continuing from these results, rather than from scratch, avoids exponential time for nested loops.
+/// Returns the carried types of a body, found earlier in the outermost inference in progress on this thread. An outer loop infers its body
+/// again with weaker types. Starting from these results, rather than from scratch, avoids exponential time for nested loops.
 CarriedTypes& carried_types(const Body& body);
 
-/// Called by operators' inference: records the assumption for the infer_alone() in progress on this thread, if any, so that a binding can
-/// check it.
+/// Called by inference of operators. If infer_alone() is in progress on this thread, records the assumption, so that a binding can check
+/// it.
 void assume_equal(const Dim& a, const Dim& b, std::string_view what);
-/// Returns true if assumptions are recorded; otherwise they need not be computed.
+/// Returns true if assumptions are being recorded. If not, they need not be computed.
 bool notes_assumptions() noexcept;
 
 }  // namespace treadle

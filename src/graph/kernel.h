@@ -46,10 +46,10 @@ class ShapeContext {
     return node_.attributes.get_string(name, otherwise);
   }
   const std::vector<int64_t>& get_ints(std::string_view name) const { return node_.attributes.get_ints(name); }
-  /// Returns the attribute as an axis in [0, rank). @throws Error(invalid_argument) if it is outside [-rank, rank)
+  /// Returns the attribute as an axis in [0, rank). @throws Error(invalid_argument) if its value is outside [-rank, rank)
   int axis(std::string_view name, int64_t otherwise, int rank) const;
 
-  // Set by the creator of the context: one entry per input (including captures), then per output. Absent operands have a scalar's shape.
+  // Set by the creator of the context: one entry per input (including captures), then per output. An absent operand has a scalar's shape.
   std::span<const Shape* const> shapes_;
   std::span<const DType> dtypes_;
 
@@ -69,12 +69,12 @@ class CreateContext {
   DType output_dtype(int output) const { return output_type(output).dtype; }
   bool has_input(int i) const { return node_.has_input(static_cast<size_t>(i)); }
   bool has_output(int i) const { return node_.has_output(static_cast<size_t>(i)); }
-  /// Returns the value's name; "" if absent. Valid as long as the graph.
+  /// Returns the name of the value; "" if it is absent. Valid as long as the graph exists.
   const std::string& input_name(int input) const;
   const std::string& output_name(int output) const;
-  /// Returns the elements, aligned for C++; null unless the input is a constant tensor.
+  /// Returns the elements of a constant tensor, with the alignment that C++ requires; null for other inputs.
   const Tensor* constant(int input) const;
-  /// Like constant(), without the copy that constant() makes (and keeps) of a large unaligned tensor of a file.
+  /// Like constant(), but elements may be unaligned. constant() copies a large unaligned tensor of a file, and keeps the copy.
   const Tensor* stored(int input) const;
 
  private:
@@ -83,33 +83,33 @@ class CreateContext {
   mutable std::map<int, Tensor> aligned_;
 };
 
-/// A block of elements of a PackedState, as stored in a compiled model's file. `id` identifies the block within its state.
+/// A block of data of a PackedState, as stored in a compiled model's file. `id` identifies the block within the state.
 struct PackedPart {
   int32_t id = 0;
   Tensor tensor;
 };
 
-/// The result of a kernel's `create` for a node, such as packed weights. All bindings share it.
+/// What a kernel's `create` returns for a node, such as packed weights. All bindings of a program share it.
 struct PackedState {
   virtual ~PackedState() = default;
   virtual size_t size_bytes() const { return 0; }   // memory in addition to the weights
   virtual std::string forms() const { return {}; }  // chosen methods, for people: "F(4,3)"
-  /// Returns the whole state as blocks from which KernelDef::restore makes an equal state. Empty: it can only be created again.
+  /// Returns the state as blocks of data. KernelDef::restore makes an equal state from them. Empty: the state can only be created again.
   virtual std::vector<PackedPart> parts() const { return {}; }
 };
 
-/// Context of `bind`: shapes are known. Must not allocate.
+/// Context of `bind`: shapes are known. bind() must not allocate memory.
 class BindContext : public ShapeContext {
  public:
   using ShapeContext::ShapeContext;
 
-  /// Returns the elements of an input if they are known before the run: constants, and values determined by shapes. An instruction bound
-  /// during the run knows all elements. Otherwise null. Never null for present inputs listed in OpDef::value_inputs.
+  /// Returns the elements of an input if they are known before the run: constants, and values determined by shapes; otherwise null. An
+  /// instruction bound during the run knows all elements. Never null for present inputs listed in OpDef::value_inputs.
   const Tensor* value(int input) const { return values_[static_cast<size_t>(input)]; }
-  /// Returns an integer element (int32 or int64) of value(input). @throws Error(invalid_argument) if it has another dtype
+  /// Returns an integer element (int32, int64) of value(input). @throws Error(invalid_argument) for another dtype or an index out of range
   int64_t value_at(int input, int64_t index) const;
   int64_t value_count(int input) const { return value(input) ? value(input)->num_elements() : 0; }
-  /// Requests memory that run() gets as scratch(), aligned to a cache line.
+  /// Requests scratch memory for run(), aligned to a cache line (see RunContext::scratch()).
   void request_scratch(size_t bytes) { scratch_bytes_ = bytes; }
   size_t scratch_bytes() const { return scratch_bytes_; }
   int max_threads() const { return max_threads_; }
@@ -118,13 +118,13 @@ class BindContext : public ShapeContext {
     return static_cast<const P&>(*packed_);
   }
 
-  /// Row stride, in elements, where a row is a run along the last axis: the last extent, unless the operand is part of another value's
-  /// rows. This is only possible for operands in KernelDef::strided_inputs and strided_outputs.
+  /// Row stride in elements. A row is a run of elements along the last axis. The stride is the last extent, unless the operand's rows lie
+  /// within rows of another value, which is possible only for operands in KernelDef::strided_inputs and strided_outputs.
   int64_t input_step(int input) const { return step(static_cast<size_t>(input), shape(input)); }
   int64_t output_step(int output) const { return step(node_.inputs.size() + static_cast<size_t>(output), output_shape(output)); }
 
   std::span<const Tensor* const> values_;
-  std::span<const int64_t> steps_;  // row stride of each operand, 0 if contiguous; empty if all are
+  std::span<const int64_t> steps_;  // row stride of each operand, 0 if contiguous; empty if all operands are contiguous
   const PackedState* packed_ = nullptr;
   int max_threads_ = 1;
 
@@ -136,7 +136,7 @@ class BindContext : public ShapeContext {
   size_t scratch_bytes_ = 0;
 };
 
-/// Operands of an instruction that is bound during the run (data-dependent shapes, sequences, strings).
+/// Operands of an instruction whose kernel is bound during the run (data-dependent shapes, sequences, strings).
 class DynamicOperands {
  public:
   virtual ~DynamicOperands() = default;
@@ -145,13 +145,13 @@ class DynamicOperands {
   virtual void set_output(int i, Datum datum) = 0;
 };
 
-/// Context of `run`: pointers only. No allocation, no look-ups.
+/// Context of `run`: pointers only. run() allocates nothing and looks nothing up.
 class RunContext {
  public:
   RunContext(void* const* operands, int num_inputs, int num_outputs, void* scratch, ThreadPool* pool, const PackedState* packed)
       : operands_(operands), num_inputs_(num_inputs), num_outputs_(num_outputs), scratch_(scratch), pool_(pool), packed_(packed) {}
 
-  /// Returns null if the operand is absent, or if its index is beyond the node's last input.
+  /// Returns null if the operand is absent, or if the index is not below the node's number of inputs.
   template <typename T>
   const T* in(int i) const {
     return i < num_inputs_ ? static_cast<const T*>(operands_[i]) : nullptr;
@@ -171,13 +171,13 @@ class RunContext {
     return static_cast<const P&>(*packed_);
   }
 
-  /// For kernels whose output shapes inference cannot know: allocates output i and returns it.
+  /// For kernels whose output shapes inference cannot determine: allocates output i and returns it.
   Tensor allocate_output(int i, const Shape& shape) const { return dynamic_->allocate_output(i, shape); }
   /// The functions below are for kernels that work on sequences, optionals, maps and sparse tensors.
   const Datum& input(int i) const { return dynamic_->input(i); }
   void set_output(int i, Datum datum) const { dynamic_->set_output(i, std::move(datum)); }
 
-  /// Differs between runs and between nodes. Random numbers are a function of (seed, node, run, element).
+  /// A different number for each run and each node. Random numbers are a function of (seed, node, run, element).
   uint64_t run_id = 0;
   DynamicOperands* dynamic_ = nullptr;
 
@@ -192,32 +192,32 @@ class RunContext {
 /// An implementation of an operator, made by `kernel<K>()`. OpDef::kernels lists them, best first.
 struct KernelDef {
   std::string_view name = "plain";
-  /// Required dtype of the operand `dtype_operand`; undefined: any.
+  /// The dtype that the operand `dtype_operand` must have; undefined: any dtype.
   DType dtype = DType::undefined;
   int dtype_operand = 0;  ///< index of an input; -1 - k means output k
-  /// Output shapes or kinds are only known in the run: the kernel calls allocate_output or set_output for each output.
+  /// True if output shapes or kinds are known only during the run. The kernel then calls allocate_output or set_output for each output.
   bool allocates = false;
   size_t state_bytes = 0, state_alignment = 1;
-  /// Bit i: `create` has copied all it needs of constant input i, so bind() and run() do not read it.
+  /// Bit i is set if `create` has copied all that is needed of constant input i, so that bind() and run() do not read it.
   uint32_t packs = 0;
-  /// The result of `create` depends only on the node's attributes, types and constants, and is immutable, so nodes of several programs may
-  /// share it. Always true for kernels that pack.
+  /// True if the result of `create` depends only on the node's attributes, types and constants, and never changes. Nodes of several
+  /// programs may then share it. Always true for kernels that pack.
   bool shares_packed = false;
-  /// Bit i: the kernel asks BindContext for the row stride of operand i, which may then be part of another value's rows. The last bit
-  /// covers all operands from there on.
+  /// Bit i is set if the kernel asks BindContext for the row stride of operand i. The operand's rows may then lie within rows of another
+  /// value. The last bit stands for all further operands.
   uint32_t strided_inputs = 0, strided_outputs = 0;
-  /// Returns the reason if the kernel cannot compute the node; otherwise an empty string.
+  /// If the kernel cannot compute the node, returns the reason; otherwise an empty string.
   std::string (*declines)(const CreateContext&) = nullptr;
   std::unique_ptr<PackedState> (*create)(const CreateContext&) = nullptr;
-  /// Restores the state from the blocks of PackedState::parts(), which are used in place. They come from a file and are untrusted: returns
-  /// null if their sizes do not match the node's types. Of the constants named by `packs`, only types and shapes are available.
+  /// Restores the state from the blocks of PackedState::parts(), and uses them without a copy. Blocks from files are not trusted: returns
+  /// null if their sizes do not match the node's types. Of constants named by `packs`, only types and shapes are available.
   std::unique_ptr<PackedState> (*restore)(const CreateContext&, std::span<const PackedPart>) = nullptr;
   void (*bind)(void* state, BindContext&) = nullptr;
   void (*run)(const void* state, RunContext&) = nullptr;
 };
 
-/// Makes a KernelDef from a struct K, an object of which is the node's state after bind():
-///   static K bind(BindContext&);           // settles everything that depends on shapes
+/// Makes a KernelDef from a struct K. An object of K is the state of the node after bind():
+///   static K bind(BindContext&);           // computes everything that depends on shapes
 ///   void run(RunContext&) const;           // computes
 /// and optionally
 ///   static std::string declines(const CreateContext&);
@@ -251,7 +251,7 @@ KernelDef kernel(std::string_view name = "plain", DType dtype = DType::undefined
   return def;
 }
 
-/// Returns the kernel for elements of type T; empty if T is not built.
+/// Returns the kernel for elements of type T; an empty list if this build does not support T.
 template <typename K, typename T>
 std::vector<KernelDef> built_kernel(std::string_view name = "plain", int dtype_operand = 0) {
   if constexpr (kIsBuilt<T>)
@@ -260,7 +260,7 @@ std::vector<KernelDef> built_kernel(std::string_view name = "plain", int dtype_o
     return {};
 }
 
-/// Returns make.operator()<T>(), a kernel, for each of the types that are built.
+/// Returns the kernels that make.operator()<T>() makes, one for each type that this build supports.
 template <typename... Ts, typename Make>
 std::vector<KernelDef> kernels_of(Make make) {
   std::vector<KernelDef> made;
@@ -283,7 +283,7 @@ inline std::vector<KernelDef> operator+(std::vector<KernelDef> a, const std::vec
   return a;
 }
 
-/// Returns the first kernel of the node's operator that accepts it. @throws Error(not_implemented) with the reason of each kernel
+/// Returns the first kernel in OpDef::kernels that accepts the node. @throws Error(not_implemented) with the reason of each kernel
 const KernelDef& select_kernel(const Graph& graph, const Node& node);
 
 }  // namespace treadle

@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// A kernel for one node and its state. `kernel` is null if the device cannot compute the node.
+/// A device's kernel for one node, and the kernel's state. `kernel` is null if the device cannot compute the node.
 struct DeviceKernel {
   const KernelDef* kernel = nullptr;
   std::shared_ptr<PackedState> state;
@@ -16,9 +16,9 @@ struct DeviceKernel {
 class KernelTable {
  public:
   virtual ~KernelTable() = default;
-  /// Finds the kernel for a node. @pre its operands are dense tensors of known types; ranks and extents may come out in the run, which then
-  /// binds the kernel anew. The kernel uses device memory, in the order of the stream on which it is run, but inputs in
-  /// OpDef::value_inputs are the host's. It does not pack weights, and allocates outputs if and only if the host's kernel does.
+  /// Finds the kernel for a node. @pre its operands are dense tensors with known dtypes; ranks and extents may become known in the run,
+  /// which then binds the kernel each time. The kernel uses device memory, in the order of the stream on which it runs, but its inputs in
+  /// OpDef::value_inputs are in host memory. It does not pack weights, and it allocates outputs if and only if the host's kernel does.
   virtual DeviceKernel find(const Graph& graph, const Node& node) const = 0;
 };
 

@@ -33,7 +33,7 @@ std::optional<std::vector<std::string>> python_strings(std::string_view text) {
   return strings;
 }
 
-// Returns the prefix paths of a path, without the last part, which is the node itself.
+// Returns all prefixes of a path that end before a separator. The last part of the path, which names the node, is left out.
 std::vector<std::string> layers_of_path(std::string_view path) {
   const char separator = path.find('/') != std::string_view::npos ? '/' : '.';
   if (path.starts_with(separator)) path.remove_prefix(1);

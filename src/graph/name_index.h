@@ -10,13 +10,13 @@
 
 namespace treadle {
 
-/// Finds the index of a name in a pool. Names stay in the pool; this index only stores hashes and positions (open addressing, linear
-/// probing). So it stays in cache in graphs with tens of thousands of nodes, where renaming takes as long as computing.
+/// Finds the position of a name in a pool. The names stay in the pool; this index stores only hashes and positions (open addressing, linear
+/// probing). So it stays in the CPU cache for graphs with tens of thousands of nodes; otherwise renaming would take as long as computing.
 class NameIndex {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  /// Returns the hash of a name. Callers compute it, as they look a name up in several indices.
+  /// Returns the hash of a name. Callers compute it once, because they look a name up in several indices.
   static size_t hash(std::string_view name) noexcept { return std::hash<std::string_view>{}(name); }
 
   /// Returns the position that was inserted with this name, or kNone. `name_of(place)` returns the name at a position.
@@ -36,7 +36,7 @@ class NameIndex {
     ++size_;
   }
 
-  /// Removes a position that was inserted with a name of this hash; does nothing if it is absent.
+  /// Removes a position that was inserted with a name of this hash. Does nothing if there is none.
   void erase(size_t hash, uint32_t place) {
     if (slots_.empty()) return;
     size_t hole = shorten(hash) & mask();
@@ -44,7 +44,7 @@ class NameIndex {
       if (slots_[hole].place == kNone) return;
       hole = (hole + 1) & mask();
     }
-    // Moves later entries of the probe sequence up as far as their hashes allow, so that no search stops at the hole.
+    // Moves later entries of the probe sequence into the hole as far as their hashes allow, so that no search ends at the hole.
     for (size_t i = (hole + 1) & mask(); slots_[i].place != kNone; i = (i + 1) & mask()) {
       const size_t distance_from_home = (i - slots_[i].hash) & mask(), distance_from_hole = (i - hole) & mask();
       if (distance_from_home < distance_from_hole) continue;

@@ -15,8 +15,8 @@ namespace treadle {
 
 namespace {
 
-// True for types that no ONNX operator uses. ONNX has sequences of tensors, and optionals of tensors and of such sequences; ai.onnx.ml has
-// sequences of maps.
+// Returns true for types that no ONNX operator uses. ONNX has sequences of tensors, and optionals of tensors and of such sequences;
+// ai.onnx.ml has sequences of maps.
 bool nests_too_deep(const Type& type) {
   if (!type.element) return false;
   const Type& element = *type.element;
@@ -53,7 +53,7 @@ const Type& CreateContext::type(int input) const {
   return has_input(input) ? graph_.type(node_.inputs[static_cast<size_t>(input)]) : unknown;
 }
 
-// If inference knows no rank, an output of the graph has the type that the model declares.
+// For an output of the graph whose rank inference does not know, returns the type that the model declares.
 const Type& CreateContext::output_type(int output) const {
   static const Type unknown;
   if (!has_output(output)) return unknown;
@@ -77,7 +77,7 @@ const std::string& CreateContext::output_name(int output) const {
 
 const Tensor* CreateContext::stored(int input) const {
   if (!has_input(input)) return nullptr;
-  // Includes parameters, and values computed from parameters only, for programs that track when these change.
+  // Also returns parameters and values computed only from parameters. Programs that need this track when these change.
   const Value& value = graph_.value(node_.inputs[static_cast<size_t>(input)]);
   return value.constant.is_tensor() ? &value.constant.tensor() : nullptr;
 }
@@ -130,7 +130,7 @@ const KernelDef& select_kernel(const Graph& graph, const Node& node) {
 std::vector<UnusedKernel> unused_kernels(const Graph& graph, const Node& node, std::string_view chosen) {
   const CreateContext context(graph, node);
   std::vector<UnusedKernel> unused;
-  std::map<std::string_view, std::pair<size_t, std::string>> of_dtypes;  // by kernel name: index of the entry, and its dtypes so far
+  std::map<std::string_view, std::pair<size_t, std::string>> of_dtypes;  // by kernel name: index in `unused`, and the dtypes so far
   const KernelDef* first = nullptr;
   for (const KernelDef& def : node.op->kernels) {
     const std::string reason = why_not(def, context);

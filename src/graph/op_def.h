@@ -1,4 +1,4 @@
-// The definition of an operator: one OpDef, in its family's file under ops/.
+// The definition of an operator (OpDef). Each operator is defined in the file of its family in ops/.
 #pragma once
 
 #include <climits>
@@ -24,7 +24,7 @@ class InferContext;
 class GradientContext;
 class FunctionBody;
 
-/// A set of types that an operand may have: dtypes of tensors, and kinds of non-tensors.
+/// A set of types that an operand may have: dtypes for tensors, and kinds of other values.
 class TypeSet {
  public:
   constexpr TypeSet() = default;
@@ -47,7 +47,7 @@ class TypeSet {
   std::string to_string() const;
 
  private:
-  static constexpr unsigned kFirstKind = 48;  // lower bits: dtypes of tensors; upper bits: other kinds
+  static constexpr unsigned kFirstKind = 48;  // lower bits: dtypes of tensors; bits from here on: other kinds of values
   uint64_t bits_ = 0;
 };
 
@@ -79,8 +79,8 @@ struct Ranks {
 inline constexpr Ranks of_rank(int exactly) { return {exactly, exactly}; }
 inline constexpr Ranks of_ranks(int least, int most = INT_MAX) { return {least, most}; }
 
-/// A formal input or output. Ports with the same `type_name` ("T") must have the same dtype (non-tensors: kind and dtype). A node has every
-/// required operand: the reader creates values for required outputs that a file omits.
+/// A formal input or output. Ports with the same `type_name` (such as "T") must have the same dtype; for non-tensors, the same kind and
+/// dtype. A node has every required operand: the reader creates values for required outputs that a file omits.
 struct Port {
   std::string_view name;
   TypeSet types;
@@ -89,11 +89,11 @@ struct Port {
   Ranks ranks = {};  ///< for a variadic port: the rank of each tensor
 };
 
-/// Allowed values of an attribute: bounds for an integer, or for each integer of a list; or a text among `words`.
+/// Allowed values of an attribute: bounds for an integer or for each integer of a list, or a list of texts.
 struct Allowed {
   int64_t least = INT64_MIN, most = INT64_MAX;
-  std::string_view words = "";  ///< the allowed texts, as "constant|edge|wrap"; empty: any text
-  TypeSet dtypes = {};          ///< for an integer that names a dtype by ONNX's number; empty: it does not
+  std::string_view words = "";  ///< the allowed texts, separated by "|", such as "constant|edge|wrap"; empty: any text
+  TypeSet dtypes = {};          ///< for an integer that stands for a dtype (by ONNX's numbers): allowed dtypes; empty: any integer
   constexpr bool any() const { return least == INT64_MIN && most == INT64_MAX && words.empty() && dtypes == TypeSet{}; }
 };
 inline constexpr Allowed at_least(int64_t least) { return {.least = least}; }
@@ -106,21 +106,21 @@ struct AttributeDef {
   struct Required {};
   struct NoDefault {};
   std::string_view name;
-  /// The default, which also defines the attribute's type. Without one, the code that reads the attribute defines the type.
+  /// The default, which also determines the attribute's type. Without a default, the code that reads the attribute determines the type.
   std::variant<NoDefault, Required, int64_t, float, std::string_view> value = NoDefault{};
   Allowed allowed = {};
 };
 
-/// Says how an output may share the bytes of an input. `view`: same bytes in the same order, and nothing is computed (Reshape). `reuse`:
-/// the kernel may overwrite the input while reading it, if nothing else needs the input afterwards.
+/// How an output may share the bytes of an input. `view`: the output has the same bytes in the same order, and nothing is computed
+/// (Reshape). `reuse`: the kernel may overwrite the input while reading it, if nothing else needs the input afterwards.
 struct Alias {
   enum class Kind : uint8_t { reuse, view };
   int output, input;
   Kind kind;
-  bool alone = false;  ///< no other output depends on the input
+  bool alone = false;  ///< true if no other output depends on the input
 };
 inline constexpr Alias may_reuse(int output, int input) { return {output, input, Alias::Kind::reuse}; }
-/// An updated statistic, on which no other output of the node depends.
+/// For an updated statistic: no other output of the node depends on the old value.
 inline constexpr Alias updates_statistic(int output, int input) { return {output, input, Alias::Kind::reuse, /*alone=*/true}; }
 inline constexpr Alias is_view(int output, int input) { return {output, input, Alias::Kind::view}; }
 
@@ -129,105 +129,105 @@ struct Cost {
   double flops = 0, bytes = 0;
 };
 
-/// Rewrites a node to another form: an opset upgrade, or a decomposition into other operators. Edits the graph in place; the node itself
-/// may be changed or removed.
+/// Rewrites a node to another form: as an opset upgrade, or as a decomposition into other operators. Edits the graph in place; the node
+/// itself may be changed or removed.
 using RewriteNode = void (*)(Graph& graph, NodeId node);
 
 struct UpgradeStep {
-  int from;  ///< since-version of the nodes that it rewrites, to the next since-version
+  int from;  ///< rewrites nodes whose schema has this since-version to the next since-version
   RewriteNode rewrite;
 };
 
 enum class ControlFlow : uint8_t { none, if_, loop, scan };
 
-/// Elements keep their order along `axis`. concat: the output is all inputs one after the other. split: the outputs are pieces of input 0.
+/// How an operator joins or splits along `axis`. concat: the output is all inputs in order. split: the outputs are parts of input 0.
 enum class Pieces : uint8_t { none, concat, split };
 
-/// Says how an operator moves elements, if every output element is a copy of an element of an operand. `no`: the operator computes
-/// elements.
+/// How an operator moves elements, if it computes nothing but copies elements of its operands to the output. `no`: the operator computes
+/// elements or is of another kind.
 enum class Moves : uint8_t {
   no,
   in_order,      ///< elements of input 0 in order, with another shape (Reshape)
   anywhere,      ///< elements move to other positions, or are repeated or dropped (Transpose, Gather)
-  among_others,  ///< together with elements of another operand, or a constant number (Pad, Where)
+  among_others,  ///< elements are placed among those of another operand, or among copies of a constant number (Pad, Where)
 };
 
-/// Dtype in which float16 and bfloat16 operands are computed if the optimizer may choose (passes/compute_in_float32.cpp).
+/// In which dtype float16 and bfloat16 operands are computed if the optimizer may choose (passes/compute_in_float32.cpp).
 enum class HalfFloats : uint8_t {
-  as_they_are,       ///< decides by rounded values, or gains nothing; an operator that only moves elements follows its operands
-  float32,           ///< computes in float32, next to other operators in float32
+  as_they_are,       ///< results depend on the rounding, or float32 gains nothing; operators that only move elements follow their operands
+  float32,           ///< computes in float32 if adjacent operators do
   float32_by_itself  ///< computes in float32, as it is expensive enough to justify conversions
 };
 
-/// Says how an operator relates to quantized values.
+/// How an operator treats quantized values.
 enum class Quantization : uint8_t {
   none,
   quantizes,    ///< the operator is QuantizeLinear
   dequantizes,  ///< the operator is DequantizeLinear
-  chooses,      ///< moves elements or takes maxima of input 0 (all inputs for Pieces::concat): commutes with quantization
+  chooses,      ///< moves elements, or takes maxima, of input 0 (all inputs for Pieces::concat), so quantization may come first
 };
 
-/// Says how an operator is computed with the same results on images in channels-last layout (passes/assign_layout.cpp).
+/// How to compute an operator, with the same results, on images in channels-last layout (passes/assign_layout.cpp).
 struct ChannelsLast {
   enum class How : uint8_t {
-    by_element,              ///< unchanged if it is pointwise; otherwise it needs ONNX's order
-    first_operand,           ///< unchanged: operand 0 is the image, others apply to all of its elements
+    by_element,              ///< the same operator if it is pointwise; other operators need ONNX's layout
+    first_operand,           ///< the same operator: operand 0 is the image, and the others apply to all of its elements
     axis,                    ///< the same operator with a different `axis`
     axes_vector,             ///< the same operator with different axes in operand 3 (Slice)
     pads_vector,             ///< the same operator with the pads in operand 1 reordered
     numbers_per_axis,        ///< the same operator with the numbers in operands 2 and 3 reordered
-    reduction,               ///< the same operator over different axes, or `op`, if given, over all spatial axes
+    reduction,               ///< the same operator over other axes; or `op`, if given, if the axes are all spatial axes
     spatial_reduction,       ///< the operator `op` over all spatial axes
-    window,                  ///< computed by `op` with the same attributes; for 8-bit images by `bytes_op`
-    convolution,             ///< the operator `op`, with constant weights or in a joint graph
+    window,                  ///< the operator `op` with the same attributes; for 8-bit images `bytes_op`
+    convolution,             ///< the operator `op`, if weights are constant or the graph is for training
     input_gradient,          ///< the operator `op` on a convolution's output gradient, weights and input shape
     weights_gradient,        ///< the operator `op` on a convolution's output gradient, image and weights' shape
     quantized_convolution,   ///< the operator `op`, with constant int8 weights
     transposed_convolution,  ///< the operator `op`, with constant weights and windows without overlap
-    scale_and_shift,         ///< the operator `op`, with a scale and a shift per channel from constants
-    statistics_gradient,     ///< computed by `op`, from statistics that the forward node has stored
-    window_gradient,         ///< computed by `op` from the gradient and the input image of the pool whose indices are operand 1
-    normalization,           ///< computed by `op` from the same operands
-    permutation,             ///< the operator is itself a permutation of axes
-    shape,                   ///< the operator returns the shape
+    scale_and_shift,         ///< the operator `op`, with a scale and a shift per channel, both computed from constants
+    statistics_gradient,     ///< the operator `op`, using statistics that the forward node has stored
+    window_gradient,         ///< the operator `op`, on the gradient and on the input image of the pool that made operand 1 (indices)
+    normalization,           ///< the operator `op` on the same operands
+    permutation,             ///< the operator itself permutes axes
+    shape,                   ///< the operator returns the shape of its input
   };
   How how = How::by_element;
-  std::string_view op = "";           ///< operator of the treadle domain, or ONNX's if the treadle domain has none of the name
+  std::string_view op = "";           ///< operator of the treadle domain; or of ONNX, if the treadle domain has none with this name
   std::string_view bytes_op = "";     ///< operator of the treadle domain
   std::string_view training_op = "";  ///< operator of the treadle domain that also outputs values for the gradient
 };
 
-/// A number with x op number = x, as one of the operands `first` to 1.
+/// The number with which an operator returns its other operand x, such as 1 in x * 1 or 0 in x - 0, as operand `first` or a later one.
 struct NeutralOperand {
-  int first = 2;  ///< for floats, the zero must be -0
+  int first = 2;  ///< 0: either operand may be neutral; 1: only operand 1; 2: the operator has no neutral number
   double number = 0;
-  bool negative_zero = false;  ///< of floats, the zero is -0
+  bool negative_zero = false;  ///< true: for floats, the neutral zero is -0 rather than +0
 };
 
-/// A node as a step of a chain of pointwise operators, and its operands. kNoValue means the number 0.
+/// A node written as a step of a chain of pointwise operators, and the operands of the step. kNoValue stands for the number 0.
 struct PointwiseStep {
   ElementwiseStep step;
   std::vector<ValueId> operands;
 };
 
-/// The steps of a chain that compute a binary operator: one for acc op x, one for x op acc.
+/// The chain steps that compute a binary operator on the accumulator `acc` and an operand x: `forward` is acc op x, `reversed` is x op acc.
 struct ChainSteps {
   kernels::ChainOp forward{}, reversed{};
   bool given = false;
 };
 
-/// For an operator that computes gradients: the values that it differentiates, and the operands with respect to which it does.
+/// For an operator that computes gradients: which values it differentiates, and with respect to which operands.
 struct Differentiated {
-  std::vector<ValueId> ys;  ///< values that the operator differentiates
-  int first_gradient = 0;   ///< operand that is the gradient of ys[0]; the other gradients follow
-  std::span<const int> xs;  ///< for each output, the operand with respect to which it is the gradient
+  std::vector<ValueId> ys;  ///< the values that the operator differentiates
+  int first_gradient = 0;   ///< index of the operand that is the gradient of ys[0]; the gradients of the other ys follow
+  std::span<const int> xs;  ///< for each output: index of the operand with respect to which it is the gradient
 };
 
 struct OpDef {
   std::string_view name;
   std::string_view domain = "";
-  std::vector<int> since = {};            ///< versions in which the operator's schema changed; the last is the newest
-  std::vector<UpgradeStep> upgrade = {};  ///< only steps that change something; nodes of other versions are unchanged
+  std::vector<int> since = {};            ///< opset versions in which the operator's schema changed; the last one is the newest
+  std::vector<UpgradeStep> upgrade = {};  ///< only steps that change nodes; nodes of other versions stay as they are
   std::vector<Port> inputs = {}, outputs = {};
   std::vector<AttributeDef> attributes = {};
   void (*infer)(InferContext&) = nullptr;
@@ -235,59 +235,59 @@ struct OpDef {
   std::vector<Alias> alias = {};
   std::vector<KernelDef> kernels = {};
   TrainingFunction<std::vector<ValueId>(GradientContext&)> gradient = nullptr;
-  /// For an operator whose kernel computes the gradients of another one: returns the values that it differentiates, recomputed from the
-  /// operands `operands` by operators with differentiable rules. To compute second derivatives, autodiff differentiates these values twice
-  /// instead of the node once.
+  /// For an operator whose kernel computes gradients of another operator: returns the values that it differentiates. They are recomputed
+  /// from `operands` by operators that have differentiable gradients. For second derivatives, autodiff differentiates these values twice,
+  /// instead of differentiating the node once.
   TrainingFunction<Differentiated(GradientContext& g, std::span<const ValueId> operands)> differentiated = nullptr;
-  /// Rewrites the node into other operators (an exact ONNX function body), before other passes see it.
+  /// Rewrites the node into other operators (an exact ONNX function body), before other passes see the node.
   RewriteNode decompose = nullptr;
-  /// Inputs whose elements inference or bind() reads (axes, shapes, repeats etc.).
+  /// Inputs whose elements inference or bind() reads (axes, shapes, repeats and the like).
   std::vector<int> value_inputs = {};
   ControlFlow control_flow = ControlFlow::none;
-  /// Kernels do not copy a piece that is already in place, in memory shared by input and output.
+  /// How the operator joins or splits tensors. Its kernels do not copy a piece that is already in place, in memory shared by both sides.
   Pieces pieces = Pieces::none;
-  bool deterministic = true;  ///< false: random numbers; never folded or merged
-  /// The elements of operands decide how much is computed, without a bound by their shapes; never folded.
+  bool deterministic = true;  ///< false: produces random numbers; never folded or merged
+  /// True if the elements of operands decide how much is computed, and the shapes give no bound. Such nodes are never folded.
   bool computes_by_elements = false;
 
-  /// A treadle operator that model files may contain. The others are only created by the optimizer and the trainer.
+  /// True for an operator of the treadle domain that model files may contain. Only the optimizer and the trainer make other such operators.
   bool in_files = false;
 
   // Properties for passes and planners.
 
-  /// True if each output element depends only on the elements at its position in the operands, with broadcasting.
+  /// True if each output element depends only on the operands' elements at the same position, after broadcasting.
   bool pointwise = false;
-  /// If input 0 is 0, the output is 0 too, for any attributes. With two operands, this holds if the other operand is finite and not 0.
+  /// True if the output is 0 wherever input 0 is 0, for any attributes. With two operands, this is so if the other one is finite and not 0.
   bool keeps_zeros = false;
   Moves moves = Moves::no;
   HalfFloats half = HalfFloats::as_they_are;
   Quantization quantization = Quantization::none;
   ChannelsLast channels_last = {};
-  /// Exchanges values with the caller during the run: never removed, folded, merged or given to a backend, and no node moves across it.
+  /// True: exchanges values with the caller in mid-run. Never removed, folded, merged or given to a backend; no node moves across it.
   bool barrier = false;
-  /// Sends values to other ranks, or receives theirs.
+  /// True if the node sends values to other ranks or receives their values.
   bool communicates = false;
-  /// Returns the input of which output i is the updated version, so that both may be bound to the same memory; -1 for other outputs. The
-  /// node runs after all readers of the old versions.
+  /// Returns the index of the input whose updated version is output i, so that both may be bound to the same memory; -1 if output i is not
+  /// such a version. The node runs after all readers of the old version.
   int (*updated_input)(const Node& node, int output) = nullptr;
   NeutralOperand neutral = {};
   /// Returns true if the node returns input 0 unchanged: same dtype, shape and elements.
   bool (*returns_input)(const Graph& graph, const Node& node) = nullptr;
-  /// The scalar functions that the operator computes, selected by attributes.
+  /// The scalar functions that the operator can compute; its attributes select one of them.
   std::span<const ScalarFunction> functions = {};
-  /// Returns the node as a step of a chain of pointwise operators; nullopt if a chain cannot compute it (other dtypes, computed
+  /// Returns the node as a step of a chain of pointwise operators; nullopt if a chain cannot compute the node (other dtypes, computed
   /// parameters).
   std::optional<PointwiseStep> (*step)(const Graph& graph, const Node& node) = nullptr;
   ChainSteps chain = {};
-  /// Index of the input that a node may compute by a chain of operators: the operands from this index on belong to the chain, and the
-  /// attribute `steps` describes it. -1: none.
+  /// Index of the first of the operands that belong to a chain: a node may compute one of its inputs by a chain of operators, described by
+  /// the attribute `steps`, from the operands at this index and after it. -1: the operator cannot compute a chain.
   int chain_input = -1;
-  /// For a treadle operator: expresses it by ONNX operators, for writing files. `function_opset` is the oldest opset that has these.
+  /// For an operator of the treadle domain: writes it as ONNX operators, for files. `function_opset`: the oldest opset that has these.
   TrainingFunction<void(FunctionBody& body)> write_function = nullptr;
   TrainingFunction<int(const Node& node)> function_opset = nullptr;
 };
 
-/// Finds an operator by ONNX's domain and name; null if this build lacks it. The default domain is "" ("ai.onnx" is normalized on import).
+/// Finds an operator by ONNX's domain and name; null if this build does not have it. The default domain is "" (import replaces "ai.onnx").
 const OpDef* find_op(std::string_view domain, std::string_view name);
 /// Returns all operators, sorted by domain and name.
 std::span<const OpDef> all_ops();

@@ -36,7 +36,7 @@ struct Registry {
 
   Registry() {
     std::vector<std::vector<OpDef>> families;
-    std::vector<OpDef*> sorted;  // definitions have 600 bytes, so each is moved only once
+    std::vector<OpDef*> sorted;  // a definition has 600 bytes, so each is moved only once
     for (const OperatorFamily family : operator_families())
       for (OpDef& op : families.emplace_back(family())) sorted.push_back(&op);
     std::ranges::sort(sorted, {}, [](const OpDef* op) { return std::pair(op->domain, op->name); });
@@ -52,7 +52,7 @@ const Registry& registry() {
   return instance;
 }
 
-// Definitions are never removed, as graphs point to them.
+// Definitions are never removed, because graphs refer to them.
 struct CustomRegistry {
   std::mutex mutex;
   std::deque<std::string> names;
@@ -61,7 +61,7 @@ struct CustomRegistry {
 };
 
 CustomRegistry& custom_registry() {
-  static auto* instance = new CustomRegistry();  // never freed, as sessions may outlive static objects
+  static auto* instance = new CustomRegistry();  // never freed, because sessions may outlive static objects
   return *instance;
 }
 

@@ -1,4 +1,4 @@
-// Source of the operators in the registry (find_op, all_ops).
+// Where the registry (find_op, all_ops) gets its operators from.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace treadle {
 
 using OperatorFamily = std::vector<OpDef> (*)();
 
-/// Returns all operator families of the build. Defined in ops/list.cpp, since the files of operators include this folder.
+/// Returns all operator families of the build. Defined in ops/list.cpp, because files of operators include this folder, not vice versa.
 std::span<const OperatorFamily> operator_families();
 
 }  // namespace treadle

@@ -7,9 +7,9 @@ namespace treadle {
 namespace {
 
 constexpr size_t kMostGrowth = 2, kLittleBytes = 65'536;
-constexpr int kMostSteps = 8;  // length of the longest path from a parameter that is followed
+constexpr int kMostSteps = 8;  // maximum length of a path from a parameter to a value that is computed ahead
 
-constexpr int kMostVisits = 256;  // of values: nodes that read one value many times have more paths than values
+constexpr int kMostVisits = 256;  // limit of visited values: if nodes read a value many times, there are more paths than values
 
 enum class Follows : uint8_t { none, constants, parameters };
 

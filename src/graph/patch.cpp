@@ -27,10 +27,10 @@ ValueId Patch::constant(std::string name, Tensor content) {
   return ValueId{kPendingBit | first};
 }
 
-/// Nodes to visit again. One queue is reused for a graph and all its bodies, as a model may have hundreds of small ones.
+/// Nodes to visit again. One queue is reused for a graph and all its bodies, because a model may have hundreds of small bodies.
 struct PatchQueue {
   std::vector<NodeId> nodes;
-  std::vector<bool> holds;  // by node: it is in the unprocessed part of the queue
+  std::vector<bool> holds;  // for each node: true if it is in the unprocessed part of the queue
 };
 
 /// Applies patches to one graph.
@@ -44,7 +44,7 @@ class PatchDriver {
     queue_.reserve(static_cast<size_t>(graph_.num_nodes()));
     for (NodeId id = graph_.first(); id != kNoNode; id = graph_.next(id)) queue_.push_back(id);
     queued_.assign(graph_.node_capacity(), true);
-    // Each rule brings a graph closer to a form that no rule matches. More patches than this mean that two rules undo each other.
+    // Each rule should bring the graph closer to a form that no rule matches. More patches than this mean that two rules undo each other.
     const int64_t limit = rewriter_.count() + 1000 + 50 * static_cast<int64_t>(graph_.num_nodes());
     for (size_t next = 0; next < queue_.size() && !rewriter_.is_at_limit(); ++next) {
       if (rewriter_.count() > limit)
@@ -71,7 +71,7 @@ class PatchDriver {
       if (!patch) continue;
       if (options_.log) options_.log(rule->name(), graph_.node(id));
       last_rule_ = rule->name();
-      // apply() sets the sources itself: it knows from the remaining readers which nodes the new ones replace.
+      // apply() sets the sources itself: the remaining readers tell it which nodes the new nodes replace.
       rewriter_.change([&] { return apply(*rule, *patch, id), true; });
       return;
     }
@@ -103,8 +103,8 @@ class PatchDriver {
       replace(rule, old_value, replacement);
       if (with != replacement) take_name(old_value, replacement);
     }
-    // The new nodes represent the matched node and all nodes that the patch makes dead (listed from last to first). Lists are moved and
-    // appended to, not copied, as they grow when a chain collapses node by node.
+    // The new nodes stand for the matched node and for all nodes that the patch makes dead (listed from last to first). Lists are moved and
+    // extended rather than copied, because they grow when a chain is merged node by node.
     std::vector<std::string> sources;
     if (graph_.is_alive(matched)) sources = graph_.node(matched).sources;
     for (auto it = removed_sources_.rbegin(); it != removed_sources_.rend(); ++it) {
@@ -125,7 +125,7 @@ class PatchDriver {
     graph_.node(made_nodes.back()).metadata = std::move(stands_for.metadata);
   }
 
-  // Keeps the names of values, as users look for them.
+  // Gives the new value the name of the old one, because users look for that name.
   void take_name(ValueId old_value, ValueId replacement) {
     if (graph_.value(old_value).producer != kNoNode) return;
     std::string name = graph_.value(old_value).name;
@@ -140,7 +140,7 @@ class PatchDriver {
     if (contradiction)
       throw Error(ErrorCode::internal, fmt::format("the rule {} replaces \"{}\" of type {} by one of type {}", rule.name(),
                                                    graph_.value(old_value).name, to_string(was), to_string(is)));
-    // A declared type must not restrict the type of an input, as every feed would be checked against it.
+    // The type of an input must not be narrowed by a declared type, because every feed would be checked against it.
     if (graph_.value(with).kind != Value::Kind::input) graph_.value(with).type = std::move(merged);
     if (!graph_.value(with).known && !graph_.value(with).is_constant()) graph_.value(with).known = graph_.value(old_value).known;
     for (const Use& use : graph_.value(old_value).uses) enqueue(use.node);
@@ -161,7 +161,7 @@ class PatchDriver {
       for (ValueId input : graph_.node(candidate).inputs) {
         if (input == kNoValue || graph_.value(input).producer == kNoNode) continue;
         stack.push_back(graph_.value(input).producer);
-        enqueue(graph_.value(input).producer);  // with one use less, another rule may match
+        enqueue(graph_.value(input).producer);  // its output has one use less, so another rule may match
       }
       graph_.remove_node(candidate);
     }
@@ -172,8 +172,8 @@ class PatchDriver {
   std::span<const Rule* const> rules_;
   const PatchOptions& options_;
   std::string_view last_rule_;
-  std::vector<std::vector<std::string>> removed_sources_;  // of nodes that the current patch has made dead
-  std::vector<Properties> removed_metadata_;               // metadata of the removed nodes
+  std::vector<std::vector<std::string>> removed_sources_;  // sources of the nodes that the current patch has removed
+  std::vector<Properties> removed_metadata_;               // metadata of these nodes
   std::vector<NodeId>& queue_;
   std::vector<bool>& queued_;
 };

@@ -18,8 +18,8 @@ namespace treadle {
 /// A proposed change: new nodes and constants, and the values that they replace.
 class Patch {
  public:
-  /// Adds a node before the matched one. Returns the id of its first output; consecutive ids are its other outputs. Ids of pending values
-  /// are only valid in this patch.
+  /// Adds a node before the matched one. Returns the id of its first output; the following ids are its other outputs. These ids of pending
+  /// values are valid only in this patch.
   ValueId add(NodeSpec spec);
   ValueId constant(std::string name, Tensor content);
   void replace(ValueId old_value, ValueId with) { replacements_.emplace_back(old_value, with); }
@@ -45,7 +45,7 @@ class Patch {
   uint32_t num_pending_values_ = 0;
 };
 
-/// A rewrite rule: inspects a node and its neighbourhood, and proposes a patch or nothing.
+/// A rewrite rule: examines a node and its neighbors, and proposes a patch or nothing.
 class Rule {
  public:
   virtual ~Rule() = default;
@@ -60,8 +60,8 @@ struct PatchOptions {
   int64_t* num_visits = nullptr;  // if not null, counts the nodes that the rules visit
 };
 
-/// Applies rules until none matches, and removes nodes without readers. Throws Error(internal) if a patch changes the dtype or the shape of
-/// a value. Returns the number of patches.
+/// Applies rules until none matches, and removes nodes without readers. @throws Error(internal) if a patch changes the dtype or shape of a
+/// value. Returns the number of patches.
 int64_t apply_rules(Graph& graph, std::span<const std::unique_ptr<Rule>> rules, const PatchOptions& options = {});
 
 }  // namespace treadle

@@ -72,7 +72,7 @@ std::string describe(const Node& node) {
 }
 
 std::string describe_operands(const Graph& graph, const Node& node) {
-  constexpr size_t kMost = 2000;  // keeps errors readable for nodes with thousands of operands or long lists
+  constexpr size_t kMost = 2000;  // limits the text of nodes with thousands of operands or long lists
   std::string text;
   for (size_t i = 0; i < static_cast<size_t>(node.num_formal_inputs) && text.size() <= kMost; ++i) {
     if (node.inputs[i] == kNoValue) continue;
@@ -91,7 +91,7 @@ std::string describe_operands(const Graph& graph, const Node& node) {
 std::string print(const Graph& graph) {
   std::string out;
   print_graph(graph, out, 0);
-  return printable(std::move(out));  // names come from files and may have control characters
+  return printable(std::move(out));  // names come from files and may contain control characters
 }
 
 }  // namespace treadle

@@ -1,5 +1,5 @@
-// Identifies the nodes that draw random numbers (Dropout, RandomNormal …) by an attribute, which is written to files, too. Their names
-// would not do: a node without a name gets a new one each time a file is read.
+// Gives each node that uses random numbers (Dropout, RandomNormal …) an id, in an attribute that is written to files too. The node's name
+// would not do: a node without a name gets a new name each time the file is read.
 #pragma once
 
 #include <charconv>
@@ -10,7 +10,7 @@
 
 namespace treadle {
 
-/// Metadata key of a node read from a file: its id in the graph that was written.
+/// Metadata key of a node read from a file. The value is the node's id in the graph that was written.
 inline constexpr const char* kRandomId = "treadle.random_id";
 
 inline uint64_t random_id(const Node& node) {

@@ -12,12 +12,12 @@
 
 namespace treadle {
 
-/// The nodes of the original model that a node represents, and their metadata_props (marks such as treadle.recompute).
+/// The nodes of the original model for which a node stands, and their metadata_props (marks such as treadle.recompute).
 struct Provenance {
   std::vector<std::string> sources;
   Properties metadata;
 
-  /// Adds the entries of `node`. If a key exists already, its first entry stays.
+  /// Adds the entries of `node`. If a key exists already, its present value stays.
   void merge(const Node& node);
   void merge_metadata(const Properties& more);
 };
@@ -50,7 +50,7 @@ class Rewriter {
     }
   }
 
-  /// Calls pass(Rewriter&) for this graph, then for all bodies in it. @return count()
+  /// Calls pass(Rewriter&) for this graph, then for all bodies within it. @return count()
   template <typename Fn>
   int64_t for_each_graph(const Fn& pass) {
     pass(*this);
@@ -65,8 +65,8 @@ class Rewriter {
     return count_;
   }
 
-  /// Makes one change. Nodes added by edit() represent the nodes `origins`, which it may remove. edit() returns false if it has not changed
-  /// anything. Does nothing at the limit.
+  /// Makes one change, by calling edit(). Nodes that edit() adds stand for the nodes `origins`, which it may remove. edit() returns false
+  /// if it has changed nothing. Does nothing once the limit is reached.
   template <typename Fn>
   bool change(std::span<const NodeId> origins, Fn&& edit) {
     if (is_at_limit()) return false;
@@ -80,7 +80,7 @@ class Rewriter {
   bool change(NodeId origin, Fn&& edit) {
     return change(std::span(&origin, 1), edit);
   }
-  /// Applies a change that adds no nodes, or that itself records the sources of the nodes it adds.
+  /// Like the other change(), for an edit() that adds no nodes or records the sources of the added nodes itself.
   template <typename Fn>
   bool change(Fn&& edit) {
     return change(std::span<const NodeId>(), edit);
@@ -88,17 +88,17 @@ class Rewriter {
 
   /// Adds a node in front of `before` (kNoNode: at the end), infers its type and returns its first output.
   ValueId add(NodeSpec spec, NodeId before);
-  /// Makes the readers of `old` read `with`, which also gets its name. The producer of `old` may have been removed.
+  /// Makes the readers of `old` read `with`, which gets the name of `old`. The producer of `old` may have been removed before.
   void replace(ValueId old, ValueId with);
-  /// Records that the node also does what the node `gone` did, which is removed or will be.
+  /// Records that the node now also does the work of the node `gone`, which has been or will be removed.
   void stand_for(NodeId id, NodeId gone);
-  /// Makes the node replace `gone`, which is removed: the node gets the readers and name of its output, its sources and metadata.
+  /// Makes the node replace `gone`: the node gets the readers and the name of its output, its sources and its metadata. Removes `gone`.
   /// @pre only `gone` reads the node's first output
   void absorb(NodeId id, NodeId gone);
 
  private:
   struct Mark {
-    size_t first_node;  // nodes from here on are new
+    size_t first_node;  // nodes with this index or a higher one are new
     Provenance stands_for;
   };
   Mark begin(std::span<const NodeId> origins) const;

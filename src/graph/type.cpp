@@ -82,7 +82,7 @@ Shape broadcast(const Shape& a, const Shape& b) {
 }
 
 Dim product(const SymbolicShape& shape, size_t first, size_t last) {
-  Dim known = 1, result = 1;  // integers are multiplied separately, as each product with an expression creates another expression
+  Dim known = 1, result = 1;  // integers are multiplied separately, because each product with an expression makes a new expression
   for (size_t axis = first; axis < last; ++axis) {
     Dim& factor = shape[axis].is_const() ? known : result;
     factor = factor * shape[axis];

@@ -15,15 +15,15 @@ namespace treadle {
 /// The shape of a value before a run: its extents may be symbolic.
 using SymbolicShape = std::vector<Dim>;
 
-/// The type of a value. Kind `unknown` means that inference could not tell; a missing shape means an unknown rank.
+/// The type of a value. Kind `unknown`: inference could not determine it. No shape: the rank is unknown.
 struct Type {
   enum class Kind : uint8_t { unknown, tensor, sparse_tensor, sequence, optional, map };
 
   Kind kind = Kind::unknown;
   DType dtype = DType::undefined;       // dtype of a tensor's elements, or of a map's values
   DType key_dtype = DType::undefined;   // dtype of a map's keys
-  std::optional<SymbolicShape> shape;   // shape of a tensor or sparse tensor
-  std::shared_ptr<const Type> element;  // type of the content of a sequence or optional
+  std::optional<SymbolicShape> shape;   // of a tensor or sparse tensor
+  std::shared_ptr<const Type> element;  // type of the elements of a sequence, or of the contents of an optional
 
   static Type tensor(DType dtype) { return {Kind::tensor, dtype, DType::undefined, std::nullopt, nullptr}; }
   static Type tensor(DType dtype, SymbolicShape shape) { return {Kind::tensor, dtype, DType::undefined, std::move(shape), nullptr}; }
@@ -53,7 +53,7 @@ struct Type {
 std::string to_string(const Type& type);
 std::string to_string(const SymbolicShape& shape);
 
-/// Broadcasts shapes by NumPy's rules (ONNX, docs/Broadcasting.md). @throws Error(invalid_argument) naming both shapes
+/// Broadcasts two shapes by NumPy's rules (ONNX, docs/Broadcasting.md). @throws Error(invalid_argument) naming both shapes
 SymbolicShape broadcast(const SymbolicShape& a, const SymbolicShape& b);
 Shape broadcast(const Shape& a, const Shape& b);
 /// Returns the product of the extents [first, last).
