@@ -1,10 +1,10 @@
 // Moves a Pad into the `pads` of the convolution or pool that reads it, so that no padded copy of the image is written:
 //   Conv: if the padding is zero, like Conv's own.
-//   AveragePool: if the padding is zero and its windows count pads (or it has no pads, in which case it will count them).
+//   AveragePool: if the padding is zero and the pool counts pads (count_include_pad); a pool without pads is set to count them.
 //   MaxPool: if the padding is -infinity; or zero, if the image is never negative and each window contains an image element.
 //
-// Applies only if all readers of the padded image are such nodes, because otherwise the copy is needed anyway. Declines for other padding
-// values, modes that repeat the image, negative pads (crops), pads of batch or channels, windows placed by `auto_pad`, and ceil_mode.
+// Applies only if all readers of the padded image are such nodes; otherwise the copy is needed anyway. Declines for other padding values,
+// modes that repeat the image, negative pads (crops), pads of batch or channels, windows placed by `auto_pad`, and ceil_mode.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ bool is_never_negative(const Graph& graph, ValueId id) {
   return parameters && parameters->a >= 0;
 }
 
-/// Returns the sum of the reader's `pads` and the padding; nullopt if the reader does not support it.
+/// Returns the sum of the reader's own `pads` and the padding of the Pad; nullopt if the reader does not support the sum.
 std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Padding& padding) {
   const bool is_conv = reader.is("Conv"), is_average = reader.is("AveragePool");
   if (!is_conv && !is_average && !reader.is("MaxPool")) return std::nullopt;
@@ -95,7 +95,7 @@ std::optional<Ints> joined_pads(const Graph& graph, const Node& reader, const Pa
     return padding.number == 0 && (!has_own || reader.attributes.get_int("count_include_pad") != 0) ? std::optional(pads) : std::nullopt;
   if (std::isinf(padding.number) && padding.number < 0) return pads;
   if (padding.number != 0 || !is_never_negative(graph, padding.image)) return std::nullopt;
-  // Dilated windows may miss the image entirely. So may windows over an empty image that are no larger than the pads.
+  // Declines dilated windows, because they may miss the image. Also declines if an image may be empty and windows are no larger than pads.
   const Ints& dilations = reader.attributes.get_ints("dilations");
   if (std::any_of(dilations.begin(), dilations.end(), [](int64_t dilation) { return dilation != 1; })) return std::nullopt;
   for (size_t i = 0; i < axes; ++i) {

@@ -1,6 +1,6 @@
-// A product absorbs the Transposes of its matrices: MatMul(x, Transpose(W)) -> Gemm(x, W, transB), as exporters write linear layers and
-// their gradients; Gemm(Transpose(a), b) -> Gemm(a, b, transA); Transpose(Gemm(a, b)) -> Gemm(b, a), both transposed. Results are the same,
-// bit for bit, as sums have the same terms in the same order.
+// A product absorbs the Transposes of its matrices: MatMul(x, Transpose(W)) -> Gemm(x, W, transB), which is how exporters write linear
+// layers and their gradients; Gemm(Transpose(a), b) -> Gemm(a, b, transA); Transpose(Gemm(a, b)) -> Gemm(b, a), both transposed. Results
+// are the same, bit for bit, because sums have the same terms in the same order.
 #include <fmt/format.h>
 
 #include "graph/op_def.h"
@@ -18,7 +18,7 @@ bool is_float_of_rank(const Graph& graph, ValueId id, int least, int most) {
          type.rank() <= most;
 }
 
-/// Returns the matrix whose Transpose is `id`, or kNoValue. Constants do not count, as constant folding transposes them.
+/// Returns the matrix whose Transpose is `id`, otherwise kNoValue. Constants do not count, because constant folding transposes them.
 ValueId matrix_behind(const Graph& graph, ValueId id) {
   if (!is_float_of_rank(graph, id, 2, 2)) return kNoValue;
   const Node* node = producer_of(graph, id);
@@ -65,7 +65,7 @@ class AbsorbTransposes final : public Rule {
     if (weights == kNoValue || !is_float_of_rank(graph, x, 2, 8)) return std::nullopt;
     NodeSpec gemm{.op_type = "Gemm", .inputs = {x, weights}, .attributes = {{"transB", int64_t{1}}}, .name = node.name};
     if (graph.type(x).rank() == 2) return in_place_of(node, std::move(gemm));
-    // The axes for batches become additional rows.
+    // The batch axes of x become additional rows.
     const Dim depth = graph.type(x).shape->back(), columns = graph.type(y).has_rank() ? graph.type(y).shape->back() : Dim();
     if (!depth.is_const() || !columns.is_const() || depth.value() <= 0 || columns.value() <= 0)
       return no_patch(node, [&] {

@@ -14,10 +14,10 @@ namespace {
 
 using How = ChannelsLast::How;
 
-// Says which operands must be float32 images for a rule to apply.
+// For a layout rule: which operands must be float32 images.
 enum class Images : uint8_t {
   any,      // the rule checks its operands itself
-  operand,  // operand 0 must be one
+  operand,  // operand 0 must be a float32 image
   both      // operand 0 and output 0 must be one
 };
 
@@ -28,7 +28,7 @@ struct LayoutRule {
   bool begins = false;  // true: the rule applies even if no operand is in channels-last layout yet
 };
 
-// The rule for each behaviour that operators declare in OpDef::channels_last.
+// The rules, one for each behavior that operators declare in OpDef::channels_last.
 constexpr LayoutRule kLayoutRules[] = {
     {How::convolution, layout::convolution, Images::any, /*begins=*/true},
     {How::quantized_convolution, layout::quantized_convolution, Images::any, /*begins=*/true},
@@ -52,7 +52,7 @@ constexpr LayoutRule kLayoutRules[] = {
     {How::shape, layout::measurement, Images::any},
 };
 
-// Returns the rule for the node; null if its operator needs ONNX's order.
+// Returns the layout rule for the node; null if its operator needs ONNX's layout.
 const LayoutRule* rule_for(const Node& node) {
   if (!node.op) return nullptr;
   const How how = node.op->channels_last.how;
@@ -69,11 +69,11 @@ bool has_images(const Graph& graph, const Node& node, Images images) {
 bool move(Layout& layout, const Node& node, const LayoutRule* rule) {
   if (!node.op) return false;
   if (rule && has_images(layout.graph(), node, rule->images) && rule->move(layout, node)) return true;
-  if (rule && (rule->begins || rule->how == How::by_element)) return false;  // these rules report their refusals themselves
+  if (rule && (rule->begins || rule->how == How::by_element)) return false;  // these rules report the reason themselves
   return declined(node, "an operand has its channels innermost; for its operands or attributes it has no form that reads them so");
 }
 
-// Visits nodes in topological order, so that operands move before their readers.
+// Visits nodes in topological order, so that a node's operands are moved before the node.
 void move_all(Rewriter& rewriter, bool weights_change) {
   Graph& graph = rewriter.graph();
   Layout layout(graph, weights_change);

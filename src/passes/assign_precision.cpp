@@ -1,6 +1,6 @@
-// Sets the attribute `precision`, by the nodes' names, on products with constant weights (MatMul, Gemm and FusedMatMul) and on operators of
-// the treadle domain that have this attribute. Weights that were dequantized from 8 bits are kept in 8 bits. If weights change, products of
-// computed matrices are included.
+// Sets the attribute `precision`, as the session asks for nodes of these names, on products with constant weights (MatMul, Gemm,
+// FusedMatMul) and on operators of the treadle domain with this attribute. Weights that were dequantized from 8 bits are stored in 8 bits.
+// If weights change, products of two computed matrices are included.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 class AssignPrecision final : public Rule {
  public:
-  /// @param rounds_only  the nodes run on a device, which has products of rounded operands only
+  /// @param rounds_only  true if the nodes run on a device; devices only have products of rounded operands
   AssignPrecision(const PrecisionRules& rules, bool weights_change, bool rounds_only)
       : rules_(rules), weights_change_(weights_change), rounds_only_(rounds_only) {}
   std::string_view name() const override { return "assign-precision"; }
@@ -41,9 +41,9 @@ class AssignPrecision final : public Rule {
   }
 
  private:
-  // Weights that are scaled 8-bit numbers are stored as such, which is exact and reads a quarter of the memory.
+  // Weights that are multiples of 8-bit numbers are stored in 8 bits. That is exact, and only a quarter of the memory is read.
   static bool has_int8_weights(const Graph& graph, const Node& node) {
-    constexpr int64_t kWorthWhile = 4096;  // number of elements below which 8-bit storage gains too little
+    constexpr int64_t kWorthWhile = 4096;  // with fewer elements, storage in 8 bits gains too little
     const std::optional<ProductParts> parts = product_parts(graph, node);
     const Tensor* weights = parts ? graph.stored_tensor(parts->inputs[1]) : nullptr;  // reads the elements in place, without a copy
     if (weights == nullptr || weights->shape().num_elements() < kWorthWhile || !weights->is_contiguous()) return false;
@@ -54,14 +54,14 @@ class AssignPrecision final : public Rule {
                                      transposed ? rows : columns, columns, transposed);
   }
 
-  /// A product of two matrices of which neither can be packed.
+  /// Replaces a product whose weights are not packed by one that rounds both operands (RoundedMatMul, RoundedGemm).
   std::optional<Patch> rounded(const Graph& graph, const Node& node, ops::Precision precision) const {
     if (!weights_change_ || !(node.is("MatMul") || node.is("Gemm")) || graph.type(node.outputs[0]).dtype != DType::float32)
       return std::nullopt;
     return same_operator(node, "Rounded" + node.op_type, "treadle", precision);
   }
 
-  // Sets the precision of an operator without changing its type. Such operators support no 8-bit weights, so int8_weights is ignored.
+  // Sets the precision without changing the operator. Such operators support no 8-bit weights, so Precision::int8_weights is ignored.
   static std::optional<Patch> same_operator(const Node& node, const std::string& type, const std::string& domain,
                                             ops::Precision precision) {
     if (precision == ops::Precision::int8_weights) return std::nullopt;

@@ -1,4 +1,4 @@
-// Turns Transposes around FusedAttention into strides of its operands:
+// Removes Transposes around FusedAttention by reading its operands in other layouts, that is with other strides:
 //   FusedAttention(Transpose(x, [0,2,1,3]), ...)                     -> FusedAttention(x, ...), layout 1
 //   FusedAttention(part p of Transpose(x, [2,0,3,1,4]), ...)         -> FusedAttention(x, ...), layout 2: q, k and v are one product
 //   FusedAttention(x as [batch, length, heads, size], x an output of a Split along the last axis) -> layout 2 of the Split's input
@@ -20,7 +20,7 @@ struct PartOf {
   int64_t part = 0;
 };
 
-/// The value is element `part` along axis 0 of `value`, with that axis removed.
+/// If the value is one element along axis 0 of another value, with that axis removed, returns the other value and the element's index.
 std::optional<PartOf> part_along_first_axis(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
   if (!node) return std::nullopt;
@@ -49,7 +49,7 @@ std::optional<PartOf> part_along_first_axis(const Graph& graph, ValueId id) {
   return std::nullopt;
 }
 
-/// Says where an operand can be read from: a value, its layout, and the part of it.
+/// Where FusedAttention can read an operand directly: a value, its layout, and the part of it.
 struct Source {
   ValueId value;
   int64_t layout, part;
@@ -96,8 +96,8 @@ class AttentionLayouts final : public Rule {
     return std::nullopt;
   }
 
-  // Matches x [batch, length, parts * heads * size] that is split along its last axis into equal parts, one of which is viewed as [..,
-  // heads, size].
+  // Matches x [batch, length, parts * heads * size] that is split along its last axis into equal parts, where one part is viewed as [batch,
+  // length, heads, size].
   static std::optional<Source> split_source(const Graph& graph, ValueId operand, const Node& view, const std::string& name, Patch& patch) {
     const Node* split = producer_of(graph, view.inputs[0]);
     if (!split || !split->is("Split")) return std::nullopt;

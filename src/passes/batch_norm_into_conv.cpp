@@ -1,7 +1,7 @@
 // BatchNormalization(Conv(x, W, b)) -> Conv(x, W * s, (b - mean) * s + B) with s = scale / sqrt(var + epsilon), per output channel. The
-// same for ConvTranspose, and for Conv(x) * s, / s, + s and - s, where s is a constant per tensor or per channel. Inference only, as
-// training updates the statistics. Rounds once more than before. If some operands are parameters, nodes compute the new weights when these
-// change.
+// same for ConvTranspose, and for Conv(x) * s, / s, + s and - s, where s is a constant per tensor or per channel. Inference only, because
+// training updates the statistics. Rounds once more than before. If some operands are parameters, added nodes compute the new weights
+// whenever parameters change.
 #include <cmath>
 #include <cstring>
 
@@ -16,7 +16,7 @@
 namespace treadle::passes {
 namespace {
 
-// Returns the elements of a constant float vector of `count` elements; empty if `id` is not one.
+// Returns the elements of a constant float vector with `count` elements; empty if `id` is not such a constant.
 std::vector<double> constant_vector(const Graph& graph, ValueId id, int64_t count) {
   const Tensor* tensor = graph.constant_tensor(id);
   if (!tensor || tensor->num_elements() != count || tensor->shape().rank() != 1 || !tensor->is_contiguous()) return {};
@@ -31,7 +31,7 @@ Tensor vector_of(const std::vector<double>& values) {
   return Tensor::vector<T>(rounded);
 }
 
-// Maps elements of W to their output channel: W is [channels, ...] for Conv and [in, channels / group, ...] for ConvTranspose.
+// Tells the output channel of elements of W. W is [channels, ...] for Conv, and [in, channels / group, ...] for ConvTranspose.
 struct Channels {
   int64_t count, group;
   bool transposed;
@@ -42,7 +42,7 @@ struct Channels {
     if (group < 1 || w[0] % group != 0) return std::nullopt;
     return Channels{transposed ? w[1] * group : w[0], group, transposed};
   }
-  int64_t operator()(const Shape& w, int64_t row) const {  // row: an index below w[0] * w[1]; a row has the remaining axes
+  int64_t operator()(const Shape& w, int64_t row) const {  // row: index over the first two axes
     int64_t first = row / w[1], second = row % w[1];
     return transposed ? first / (w[0] / group) * w[1] + second : first;
   }
@@ -57,7 +57,7 @@ std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, co
   for (int64_t row = 0; row < rows; ++row) {
     double s = scale[static_cast<size_t>(channels(shape, row))];
     for (int64_t i = row * length; i < (row + 1) * length; ++i) {
-      T weight;  // copied by memcpy, since tensors of a file may be unaligned
+      T weight;  // copied by memcpy, because tensors from files may be unaligned
       std::memcpy(&weight, weights.raw() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
       result.data<T>()[i] = static_cast<T>(weight * s);
       finite &= std::isfinite(result.data<T>()[i]);
@@ -66,7 +66,7 @@ std::optional<Tensor> scaled(const Tensor& weights, const Channels& channels, co
   return finite ? std::optional(result) : std::nullopt;
 }
 
-/// A convolution with constant weights that only `y` reads, and the factor and bias of each output channel.
+/// A convolution with constant weights whose result only `y` reads, and the factor and bias for each output channel.
 struct Rescaling {
   const Node* conv;
   const Tensor* weights;
@@ -146,8 +146,8 @@ class BatchNormIntoConv final : public Rule {
     return found->patch(graph, node.outputs[0]);
   }
 
-  // Adds nodes that compute the new weights, for the case that some operands are parameters; the nodes run again when parameters change.
-  // Declines if the weights are much larger than the image, because scaling them would take longer than normalizing in several runs.
+  // Used if some operands are parameters: adds nodes that compute the new weights; these nodes run only when parameters change. Declines if
+  // there are many more weights than image elements, because then scaling the weights takes longer than normalizing in several runs.
   static std::optional<Patch> of_parameters(const Graph& graph, const Node& node) {
     constexpr int64_t kMostWeights = 4;  // maximum number of weights per pixel of a channel
     const Node* conv = producer_of(graph, node.inputs[0]);
@@ -212,7 +212,7 @@ class BatchNormIntoConv final : public Rule {
     return std::nullopt;
   }
 
-  /// Returns a constant as one number per channel if it does not vary within the channels of an image of rank `rank`; otherwise empty.
+  /// If a constant does not vary within the channels of an image of rank `rank`, returns one number per channel; otherwise empty.
   static std::vector<double> per_channel(const Graph& graph, ValueId id, int rank, int64_t channels, DType dtype) {
     const Tensor* tensor = graph.constant_tensor(id);
     if (!tensor || tensor->dtype() != dtype || !tensor->is_contiguous() || tensor->shape().rank() > rank) return {};

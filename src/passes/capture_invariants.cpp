@@ -1,6 +1,6 @@
-// Values that a Loop carries but never changes are captured by its body instead. PaddlePaddle's exporter carries all weights of a loop, and
-// a constant that arrives as a carried value can be neither folded nor packed. Exact, even for zero iterations: the last value is the
-// first.
+// If a Loop carries a value but never changes it, the body captures the value instead. PaddlePaddle's exporter carries all weights of a
+// loop, and a constant that arrives as a carried value can be neither folded nor packed. Exact even for zero iterations: the final value is
+// then the initial one.
 #include <vector>
 
 #include "graph/rewriter.h"

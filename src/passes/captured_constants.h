@@ -5,7 +5,7 @@
 
 namespace treadle::passes {
 
-/// Returns the number of nodes whose bodies got constants, including nested ones.
+/// Returns the number of nodes whose bodies got constants, counting nodes within bodies too.
 int64_t copy_captured_constants(Graph& graph);
 
 }  // namespace treadle::passes

@@ -1,4 +1,4 @@
-// Orders of axes. ONNX images have channels second (NCHW); in channels-last layout they are last (NHWC).
+// Orders of axes. In ONNX, channels are the second axis of an image (NCHW); in channels-last layout they are the last axis (NHWC).
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace treadle::passes {
 
 using Ints = std::vector<int64_t>;
 
-/// Returns the permutation that moves the channels from second to last: 0, 2, 3, 1.
+/// Returns the permutation that moves the channels from second to last place; for rank 4: 0, 2, 3, 1.
 Ints channels_last_order(int rank);
-/// Returns the permutation that moves the channels back: 0, 3, 1, 2.
+/// Returns the permutation that moves the channels from last to second place; for rank 4: 0, 3, 1, 2.
 Ints channels_first_order(int rank);
-/// Returns the position of an axis once the channels are last. @param axis  in [-rank, rank), with channels second
+/// Returns the index of an axis in channels-last layout. @param axis  index in ONNX's layout, in [-rank, rank)
 int64_t channels_last_axis(int64_t axis, int rank);
-/// Returns a float32 constant with the channels last, after prepending extents of 1 up to `rank`.
+/// Returns a float32 constant in channels-last layout, after padding its shape with leading extents of 1 to `rank` axes.
 Tensor channels_last_constant(const Tensor& constant, int rank);
 
 template <typename T>

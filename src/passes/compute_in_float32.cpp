@@ -1,10 +1,10 @@
-// y = f(x) in float16 or bfloat16 -> y = Cast(f(Cast(x))) with f in float32, without Casts between two such nodes. Kernels of 16-bit floats
-// compute in float32 anyway, and would convert weights and images in each run. Here constants are converted once, and float32's layouts and
-// fusions apply. Intermediate values are rounded less often than the model says, so results are closer to those of real numbers, and values
+// y = f(x) in float16 or bfloat16 -> y = Cast(f(Cast(x))) with f in float32. Between two such nodes, no Casts are needed. Kernels of 16-bit
+// floats compute in float32 anyway, and would convert weights and images in each run. This pass converts constants once, and layouts and
+// fusions for float32 then apply. Intermediate values are rounded less often than the model says, so results are more precise, and values
 // beyond the 16-bit range do not become infinite.
 //
-// Skips graphs without a product, convolution or the like, and operators that decide by their operands (comparisons, ArgMax), which must
-// read rounded values. Operators that only move elements are converted if all their operands are in float32 already.
+// Skips graphs without a product, convolution or the like, and operators whose result depends on small differences (comparisons, ArgMax),
+// which must read rounded values. Operators that only move elements are converted if all their operands are in float32 already.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -25,7 +25,7 @@ bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bf
 bool only_moves(const Node& node) { return node.op && node.op->moves != Moves::no; }
 bool is_worth_while(const Node& node) { return node.op && node.op->half == HalfFloats::float32_by_itself; }
 
-/// Converted constants by address, size and dtype of the original, because bodies share captured constants.
+/// Converted constants, found by address, size and dtype of the original. Shared by all bodies, because bodies capture the same constants.
 using WidenedConstants = std::map<std::tuple<const std::byte*, int64_t, DType>, Tensor>;
 
 class Float32Pass {
@@ -59,7 +59,7 @@ class Float32Pass {
   bool is_to_convert(const Node& node) const {
     if (!node.op || !node.bodies.empty() || !reads_half(node)) return false;
     if (only_moves(node)) {
-      // Does not convert a cache to which a node only appends a few rows.
+      // Requires all operands to be in float32 already, so that a cache to which the node only appends a few rows is not converted.
       bool any = false;
       for (ValueId input : node.inputs) {
         if (!is_half_tensor(input) || (g_.value(input).is_constant() && is_affordable(input))) continue;
@@ -73,7 +73,7 @@ class Float32Pass {
     return std::all_of(node.inputs.begin(), node.inputs.end(),
                        [&](ValueId input) { return !is_half_tensor(input) || !g_.value(input).is_constant() || is_affordable(input); });
   }
-  // Returns true if the converted constant fits the limits. Kernels pack larger weights in float32 without a second copy.
+  // Returns true if the converted constant is within the limits. Larger weights need no conversion: kernels pack them in float32 directly.
   bool is_affordable(ValueId constant) const {
     if (is_wide(constant)) return true;
     const Tensor* tensor = g_.stored_tensor(constant);
@@ -81,7 +81,7 @@ class Float32Pass {
            2 * static_cast<double>(tensor->size_bytes()) <= limits_.widened_bytes;
   }
 
-  /// Lets a Cast to float32 or float64 read the float32 value directly. Returns false if there is none.
+  /// Makes a Cast to float32 or float64 read the float32 form of its operand directly. Returns false if there is none.
   bool read_wide(const Node& node) {
     const DType to = g_.type(node.outputs[0]).dtype;
     if ((to != DType::float32 && to != DType::float64) || !is_wide(node.inputs[0]) || g_.value(node.inputs[0]).is_constant()) return false;
@@ -119,7 +119,7 @@ class Float32Pass {
     return result;
   }
 
-  /// Returns the value in float32, created in front of `before` if needed.
+  /// Returns the float32 form of the value. Creates it before the node `before` if there is none yet.
   ValueId widened(ValueId id, NodeId before) {
     if (is_wide(id)) return wide_[index_of(id)];
     ValueId wide;
@@ -151,7 +151,7 @@ class Float32Pass {
     const std::vector<ValueId> outputs = g_.node(id).outputs;
     for (ValueId out : outputs) {
       if (!is_half_tensor(out)) continue;
-      // Readers find the rounded value under its old name until they are converted.
+      // Readers that are not converted yet read the rounded value, which keeps the name of the output.
       const DType dtype = g_.type(out).dtype;
       const std::string name = g_.value(out).name;
       g_.rename_value(out, name + "/float32");
@@ -169,7 +169,7 @@ class Float32Pass {
   Graph& g_;
   FoldLimits& limits_;
   WidenedConstants& constants_;
-  std::vector<ValueId> wide_;  // for each 16-bit value, the same value in float32
+  std::vector<ValueId> wide_;  // for each 16-bit value, its float32 form
 };
 
 }  // namespace

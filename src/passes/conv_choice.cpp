@@ -16,11 +16,11 @@
 namespace treadle::passes {
 namespace {
 
-// Names of the rates, in the order of kernels::ConvRates' members.
+// Names of the rates, in the order of the members of kernels::ConvRates.
 constexpr std::array<std::string_view, 5> kNames = {"direct", "winograd", "transforms", "cached", "memory"};
 
-// Returns true for convolutions that have several methods: those with a 3x3 window and, in training, their gradients with respect to the
-// input and to the weights (whose window is the output's shape).
+// Returns true for convolutions for which several methods exist: those with a 3x3 window and, in training, their gradients with respect to
+// the input and to the weights (for the latter, the output has the window's shape).
 bool has_window_of_3(const Graph& graph, const Node& node) {
   if (!has_internal_attribute(node, "rates")) return false;
   const std::optional<size_t> operand = input_named(node, "W");

@@ -1,5 +1,5 @@
-// x / c -> x * (1 / c), if every element of c is a power of two with a normal reciprocal. Then both are the correctly rounded value of the
-// same real number. A division takes several times as long as a multiplication.
+// x / c -> x * (1 / c), if every element of c is a power of two with a normal reciprocal. Both forms then round the same real number
+// correctly, so results are equal. A division takes several times as long as a multiplication.
 #include <cmath>
 
 #include "passes/list.h"

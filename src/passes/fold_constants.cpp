@@ -28,7 +28,7 @@ size_t longest_text(const Tensor& tensor) {
   return longest({dense.data<std::string>(), static_cast<size_t>(dense.num_elements())});
 }
 
-// Returns the steps of a loop over the extents. A shape such as [1000000, 0] has no elements, but a kernel may still loop over its rows.
+// Returns how many steps a loop over the extents takes. Even without elements, as in the shape [1000000, 0], a kernel may loop over rows.
 double steps_over(const Shape& shape) {
   double steps = 1;
   for (int64_t extent : shape) steps *= static_cast<double>(std::max<int64_t>(extent, 1));
@@ -57,7 +57,7 @@ class ConstantFolder {
                        [&](ValueId id) { return id == kNoValue || graph_.stored_tensor(id) != nullptr; });
   }
 
-  // Returns an upper bound of the bytes of one element of a string output. An element consists of texts of operands and attributes, or of a
+  // Returns an upper bound of the bytes of one element of a string output. An element is made of texts of operands and attributes, or of a
   // number.
   size_t text_bytes_each(const Node& node) const {
     constexpr size_t kOfNumber = 32;
@@ -73,7 +73,7 @@ class ConstantFolder {
     return bytes;
   }
 
-  // Deducts the node's cost from the limits if they allow it. Uses the inputs' sizes if the outputs' shapes are unknown.
+  // If the limits permit the node's cost, subtracts the cost from them. Uses the sizes of the inputs if the outputs' shapes are unknown.
   bool afford(const Node& node) {
     std::vector<Shape> shapes(node.inputs.size() + node.outputs.size());
     std::vector<const Shape*> pointers;
@@ -95,14 +95,14 @@ class ConstantFolder {
       const auto count = static_cast<double>(shapes[k].num_elements());
       elements += steps_over(shapes[k]);
       if (!is_output) continue;
-      // Each reader will scan the new constant, to pack or compare it.
+      // Counts the new constant once per reader, because each reader will scan it, to pack or compare it.
       elements += count * static_cast<double>(graph_.value(id).uses.size());
       const double bytes = type.dtype == DType::string ? count * static_cast<double>(text_bytes_each(node))
                                                        : static_cast<double>(size_bytes(type.dtype, shapes[k].num_elements()));
       made_bytes += bytes;
       if (bytes > static_cast<double>(limits_.max_bytes_each)) return false;
     }
-    // If output shapes depend on elements (such as boxes to keep), assume that elements are compared in pairs.
+    // If output shapes depend on elements (as for a selection of boxes), assumes that all pairs of elements are compared.
     double operations = all_static ? elements : elements * elements;
     if (node.op->cost && all_static) {
       ShapeContext context(node);
@@ -132,12 +132,12 @@ class ConstantFolder {
       evaluator_.max_output_bytes = std::min(limits_.max_bytes_each, static_cast<size_t>(limits_.bytes));
       results = evaluate_node(node, kernel, packed.get(), inputs, dtypes, evaluator_);
     } catch (const Error&) {
-      return false;  // a kernel declines, or an index is out of range: the run will report it with the node's name, if it executes the node
+      return false;  // a kernel declines, or an index is out of range; if the node is run, the run reports the error with the node's name
     }
     for (size_t i = 0; i < results.size(); ++i) {
       if (node.outputs[i] == kNoValue) continue;
-      // A file can store only dense tensors as constants. If a shape contradicts the inferred one, inference has a bug, whose effects must
-      // not spread.
+      // Files can store only dense tensors as constants. If a shape contradicts the inferred shape, inference has a bug; keeping the node
+      // limits its effects.
       bool contradiction = false;
       if (!results[i].is_tensor()) return false;
       merge(Type::of(results[i]), graph_.type(node.outputs[i]), &contradiction);
@@ -147,7 +147,7 @@ class ConstantFolder {
     return true;
   }
 
-  // Values keep their names; they only lose their producer.
+  // Outputs keep their names as constants; they only lose their producer.
   void replace(NodeId id, const std::vector<Datum>& results) {
     const std::vector<ValueId> outputs = graph_.node(id).outputs, inputs = graph_.node(id).inputs;
     graph_.remove_node(id);
@@ -165,7 +165,7 @@ class ConstantFolder {
     }
   }
 
-  // Releases constants that only the folded node has read, so that weights that are folded in several steps are in memory only once.
+  // Frees constants that only the folded node has read, so that weights that are folded in several steps are in memory only once.
   void release(ValueId id) {
     if (id == kNoValue) return;
     Value& value = graph_.value(id);
@@ -182,7 +182,7 @@ class ConstantFolder {
   Graph& graph_;
   FoldLimits& limits_;
   Evaluator evaluator_;
-  std::unordered_set<ValueId> folded_;  // constants made in this round
+  std::unordered_set<ValueId> folded_;  // constants that this folder has made
 };
 
 void release_unused_in(Graph& graph) {
@@ -195,8 +195,8 @@ void release_unused_in(Graph& graph) {
   }
 }
 
-// Adds the bytes of the constants of a graph and its bodies. Memory that several constants share counts once, except for small constants,
-// which a file stores once per use.
+// Adds the bytes of the constants of a graph and its bodies. Memory that several constants share is counted once, except for small
+// constants, because a file stores these once for each use.
 void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& seen, double& bytes) {
   constexpr size_t kNegligible = 256;
   for (size_t i = 0; i < graph.num_values(); ++i) {
@@ -211,7 +211,7 @@ void add_stored_bytes(const Graph& graph, std::unordered_set<const std::byte*>& 
 
 }  // namespace
 
-// The minimums are for small files. For larger files, the limits grow with the bytes of the file's constants, as weights may be folded
+// Small files get the minimum limits. For larger files, the limits grow with the total size of the constants, because weights may be folded
 // several times.
 FoldLimits FoldLimits::of(const Graph& graph) {
   constexpr double kSmall = 16e6, kLeastBytes = 24e6, kLeastWidened = 4e6, kBytesPerByte = 8, kLeastOperations = 1e8,

@@ -1,4 +1,4 @@
-// Shape folding: results of Shape, Gather, Concat and arithmetic on extents become constants if they are known integers.
+// Shape folding: if results of Shape, Gather, Concat and arithmetic on extents are known integers, they become constants.
 #include <algorithm>
 
 #include "graph/op_def.h"
@@ -9,7 +9,7 @@
 namespace treadle::passes {
 namespace {
 
-// Returns the elements as a tensor if all are known integers.
+// Returns the elements as a tensor if all of them are known integers.
 std::optional<Tensor> known_tensor(const Value& value) {
   if (!value.known || !value.type.is_static()) return std::nullopt;
   Shape shape = value.type.static_shape();
@@ -34,7 +34,7 @@ void make_constant(Value& value, const Tensor& tensor) {
   value.known.reset();
 }
 
-// Makes constants of the node's outputs that are read, if all of them are known.
+// If all outputs of the node that are read are known, replaces them by constants.
 void fold(Rewriter& rewriter, NodeId id) {
   Graph& graph = rewriter.graph();
   const Node& node = graph.node(id);
@@ -54,7 +54,7 @@ void fold(Rewriter& rewriter, NodeId id) {
   });
 }
 
-// If the elements of a captured value are known, makes it a constant of the body. remove-dead then drops the capture.
+// If the elements of a captured value are known, makes it a constant of the body. The pass remove-dead then drops the capture.
 void fold_captures(Rewriter& rewriter, NodeId id) {
   for (Body& body : rewriter.graph().node(id).bodies)
     for (auto [inside, position] : body.captures) {

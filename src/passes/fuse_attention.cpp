@@ -1,8 +1,8 @@
-// Fuses attention as exporters write it: MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) -> FusedAttention(Q, K, V, mask).
+// Fuses attention, in the forms that exporters write: MatMul(Softmax(scale * MatMul(Q, K^T) + mask), V) -> FusedAttention(Q, K, V, mask).
 //
 // The scale may apply to Q, K^T or the scores, or be split between them. The mask may be added, or select a constant by Where. An Expand
-// may repeat heads of keys and values that queries share. PyTorch's zeros for rows of NaN (Where(IsNaN(p), 0, p)) are included. Results
-// differ by rounding of sums. Declines if the mask could broadcast the scores, or if intermediate values have other readers.
+// may repeat heads of keys and values that queries share. PyTorch's zeros for NaN rows (Where(IsNaN(p), 0, p)) are included. Results differ
+// by rounding of sums. Declines if the mask could broadcast the scores or if intermediate values have other readers.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ bool is_float_of_rank_4(const Graph& graph, ValueId id) {
   return type.is_tensor() && type.dtype == DType::float32 && type.has_rank() && type.rank() == 4;
 }
 
-/// Removes products with, and quotients by, constants of one element from the value, and multiplies `scale` by them.
+/// Skips multiplications and divisions by constants of one element. Returns the value before them, and multiplies `scale` by their factors.
 ValueId without_scale(const Graph& graph, ValueId id, double& scale) {
   for (;;) {
     const Node* node = producer_of(graph, id);
@@ -48,7 +48,7 @@ struct Mask {
   float masked = 0;
 };
 
-// Returns false if an extent of the mask may differ from the scores', which would change their shape.
+// Returns false if an extent of the mask may differ from that of the scores, because then the mask could change the shape of the scores.
 bool fits_scores(const Graph& graph, ValueId mask, ValueId scores) {
   const Type &m = graph.type(mask), &s = graph.type(scores);
   if (!m.has_rank() || m.rank() > 4) return false;
@@ -60,7 +60,7 @@ bool fits_scores(const Graph& graph, ValueId mask, ValueId scores) {
   return true;
 }
 
-/// Returns the scores before the mask was applied, and describes the mask in `mask`.
+/// If `id` is scores with a mask, returns the scores without it, and describes the mask in `mask`. Otherwise returns `id`.
 ValueId without_mask(const Graph& graph, ValueId id, Mask& mask) {
   const Node* node = producer_of(graph, id);
   if (!node || !is_used_once(graph, id)) return id;
@@ -86,7 +86,7 @@ ValueId without_mask(const Graph& graph, ValueId id, Mask& mask) {
   return id;
 }
 
-/// Returns K if the value is K^T, otherwise kNoValue. May add a Transpose to `patch`.
+/// If the value is a transposed K, returns K, otherwise kNoValue. May add a Transpose to `patch`.
 ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Patch& patch) {
   const Node* node = producer_of(graph, id);
   if (has_perm(node, {0, 1, 3, 2})) return node->inputs[0];
@@ -95,7 +95,7 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
                       .inputs = {node->inputs[0]},
                       .attributes = {{"perm", std::vector<int64_t>{0, 2, 1, 3}}},
                       .name = name + "/k"});
-  // Handles views of rank 3, as in PyTorch's decomposition of scaled dot product attention.
+  // Handles a Transpose between views of rank 3, as in PyTorch's decomposition of scaled dot product attention.
   if (!node || !is_view(*node)) return kNoValue;
   const Node* turned = producer_of(graph, node->inputs[0]);
   if (!has_perm(turned, {0, 2, 1})) return kNoValue;
@@ -106,7 +106,7 @@ ValueId untransposed(const Graph& graph, ValueId id, const std::string& name, Pa
   return same ? flat->inputs[0] : kNoValue;
 }
 
-/// Returns [batch, kv_heads, length, size], the value before an Expand repeated each head, or the value itself.
+/// If an Expand has repeated each head, returns the value before it, [batch, kv_heads, length, size]; otherwise the value itself.
 ValueId unrepeated(const Graph& graph, ValueId id) {
   const Node* merged = producer_of(graph, id);
   if (!merged || !is_view(*merged)) return id;
@@ -124,7 +124,7 @@ ValueId unrepeated(const Graph& graph, ValueId id) {
   return same ? inserted->inputs[0] : id;
 }
 
-/// True for the result of a Transpose that the patch adds.
+/// Returns true for a value that the patch adds (the result of a Transpose).
 bool is_of_patch(ValueId id) { return id >= ValueId{uint32_t{1} << 31U}; }
 
 class FuseAttention final : public Rule {
@@ -185,7 +185,7 @@ class FuseAttention final : public Rule {
                   .name = node.name};
     if (device_) {
       NodeSpec asked = spec;
-      if (is_of_patch(k)) asked.inputs[1] = product->inputs[1];  // not in the graph yet; has the same rank
+      if (is_of_patch(k)) asked.inputs[1] = product->inputs[1];  // not in the graph yet; this one has the same rank
       if (!device_->takes(graph, as_node(std::move(asked), node))) return no_patch(node, "the device does not compute it as attention");
     }
     patch.replace(node.outputs[0], patch.add(std::move(spec)));

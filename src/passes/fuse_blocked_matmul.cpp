@@ -1,6 +1,6 @@
-// MatMul(x, DequantizeLinear(codes)), also with a Transpose in between -> BlockedMatMul(x, codes). Weights stay in 4 or 8 bits; folding
-// would expand them to floats. Blocks lie along the inner dimension; without blocks there is one scale, or one per column. Each block's sum
-// is scaled once, which rounds differently from a product of dequantized weights.
+// MatMul(x, DequantizeLinear(codes)), possibly with a Transpose of the weights -> BlockedMatMul(x, codes). Weights stay in 4 or 8 bits;
+// folding would expand them to floats. Blocks lie along the inner dimension; without blocks there is one scale, or one per column. The sum
+// of each block is scaled once, which rounds differently from a product with dequantized weights.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class FuseBlockedMatMul final : public Rule {
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
     if (!node.is("MatMul")) return std::nullopt;
     const Type& a = graph.type(node.inputs[0]);
-    // If both operands are dequantized, fuse_quantized_matmul handles the product.
+    // If both operands are dequantized, fuse_quantized_matmul handles the node.
     const Node* left = producer_of(graph, node.inputs[0]);
     if (left && left->is("DequantizeLinear")) return std::nullopt;
     const Node* weights = producer_of(graph, node.inputs[1]);
@@ -28,7 +28,7 @@ class FuseBlockedMatMul final : public Rule {
     if (transposed) weights = producer_of(graph, weights->inputs[0]);
     if (!weights || !weights->is("DequantizeLinear")) return std::nullopt;
     const DType dtype = graph.type(node.outputs[0]).dtype;
-    // Only devices multiply 16-bit floats; the host converts them to float32 before.
+    // Only devices have such products of 16-bit floats; on the host, these are converted to float32 first.
     const bool is_taken = dtype == DType::float32 || (device_ && (dtype == DType::float16 || dtype == DType::bfloat16));
     if (!is_taken || !a.has_rank() || a.rank() < 2 || graph.constant_tensor(node.inputs[0]))
       return no_patch(node, [&] {
@@ -50,7 +50,7 @@ class FuseBlockedMatMul final : public Rule {
     if (axis < 0) axis += 2;
     const Shape extents = codes.static_shape(), have = scales.static_shape();
     if (block > 0) {
-      // Refuses longer blocks, because extents could overflow.
+      // Declines longer blocks, because computations of extents could overflow.
       if (block > (int64_t{1} << 30)) return no_patch(node, "a block is longer than 2^30, at", weights);
       Shape wanted = extents;
       wanted[static_cast<int>(inner)] = (extents[static_cast<int>(inner)] + block - 1) / block;
@@ -81,7 +81,7 @@ class FuseBlockedMatMul final : public Rule {
                   .attributes = {{"axis", inner}, {"block_size", block}, {"int8_activations", rounds ? int64_t{1} : int64_t{0}}},
                   .domain = "treadle",
                   .name = node.name};
-    // Without a device's kernel the host would have to compute it, and has one for float32 only.
+    // If the device has no such kernel, the host would have to compute the node, and the host has a kernel for float32 only.
     if (dtype != DType::float32 && !device_->takes(graph, as_node(spec, node)))
       return no_patch(node, [&] { return fmt::format("the device has no such products of {}", name_of(dtype)); });
     Patch patch;

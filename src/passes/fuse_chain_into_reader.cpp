@@ -1,5 +1,5 @@
-// op(..., FusedElementwise(xs)) -> op(..., xs) with the chain's steps, for operators that can compute a chain on an input
-// (OpDef::chain_input). Only if nothing else reads the chain's result, which is then never stored.
+// op(..., FusedElementwise(xs)) -> op(..., xs) with the chain's steps as an attribute, for operators that can compute a chain on an input
+// (OpDef::chain_input). Applies only if nothing else reads the chain's result. That result is then never stored.
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "passes/list.h"

@@ -1,6 +1,6 @@
 // act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), if intermediate values have no other readers. Results are equal,
-// except for one rounding if a hard swish is scaled and shifted. The operator's attributes and operands determine what it can absorb:
-// `activation` with alpha and beta (any activation), `relu`, and the operands `residual` and `table` (of a ByteTable).
+// except for one rounding if a hard swish is scaled and shifted. What a convolution can absorb depends on the attributes and operands of
+// its operator: `activation` with alpha and beta (any activation), `relu`, and the operands `residual` and `table` (of a ByteTable).
 #include <cmath>
 #include <optional>
 
@@ -18,7 +18,7 @@ struct Activation {
   float alpha = 0, beta = 0;
 };
 
-/// Returns the value of a constant with one float; `otherwise` if the operand is absent. Nullopt for other values.
+/// Returns the number in a float32 constant of one element; `otherwise` if the operand is absent; nullopt for anything else.
 std::optional<float> scalar(const Graph& graph, const Node& node, size_t input, float otherwise) {
   if (!node.has_input(input)) return otherwise;
   const Tensor* tensor = graph.constant_tensor(node.inputs[input]);
@@ -26,7 +26,7 @@ std::optional<float> scalar(const Graph& graph, const Node& node, size_t input, 
   return tensor->data<float>()[0];
 }
 
-/// Returns the activation that a node with one operand computes, if a convolution can apply it.
+/// If the node computes an activation of its one operand that a convolution can apply, returns this activation.
 std::optional<Activation> activation_of(const Graph& graph, const Node& node) {
   const ScalarFunction* function = function_of(node);
   if (!function || function->alias.empty()) return std::nullopt;
@@ -55,7 +55,7 @@ class ConvFusion {
     return has_internal_attribute(node, "activation") && has_internal_attribute(node, "alpha") && has_internal_attribute(node, "beta");
   }
   static bool takes_relu_only(const Node& node) { return has_internal_attribute(node, "relu"); }
-  // ByteTable itself has an operand `table` too, but no `w`.
+  // The operand `w` is required because ByteTable has an operand `table` too.
   static bool takes_table(const Node& node) { return input_named(node, "table") && input_named(node, "w"); }
 
   bool take_next(NodeId id) {
@@ -152,11 +152,11 @@ class ConvFusion {
 
   bool take_sum(NodeId id, size_t residual, const Node& sum, int input) {
     const ValueId other = sum.inputs[static_cast<size_t>(1 - input)];
-    // The convolution adds the residual second. Both orders of a sum give the same bits.
+    // The convolution adds the residual as the second term. Both orders of the two terms give the same bits.
     if (other == g_.node(id).outputs[0] || !g_.same_type_and_shape(other, g_.node(id).outputs[0]))
       return declined(g_.node(id), "the operand of", &sum, " is not known to have its result's shape");
     const NodeId before = sum.id;
-    g_.move_before(id, before);  // needed because the other operand may be computed after the convolution
+    g_.move_before(id, before);  // needed because `other` may be computed after the convolution
     if (g_.node(id).num_formal_inputs <= static_cast<int>(residual)) g_.resize_inputs(id, residual + 1);
     g_.set_input(id, residual, other);
     rewriter_.absorb(id, before);

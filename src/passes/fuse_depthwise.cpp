@@ -1,6 +1,6 @@
 // NhwcConv(NhwcConv(x), depthwise) -> NhwcConvDepthwise(x), if the intermediate image has no other reader and exceeds the inner caches.
-// Such an image has more channels than the images before and after it, and storing and loading it took most of the time. The first
-// convolution is 1x1, or reads a few channels like a network's first one. Results are the same, bit for bit.
+// Such an image has more channels than the images before and after it. Without fusion, storing and loading it takes most of the time. The
+// first convolution is 1x1, or reads only a few channels, like the first convolution of a network. Results are the same, bit for bit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,14 +23,14 @@ bool is_depthwise(const Graph& graph, const Node& node) {
   return w.has_rank() && w.rank() == 4 && group != Dim(1) && (*w.shape)[0] == group && (*w.shape)[1] == Dim(1);
 }
 
-/// Returns true if the convolution reads few channels, such as colours. Direct computation is the fastest method for such short sums.
+/// Returns true if the convolution reads few channels, such as colors. For such short sums, direct computation is the fastest method.
 bool reads_few_channels(const Graph& graph, const Node& node) {
   if (!node.is("NhwcConv", "treadle") || node.attributes.get_int("group", 1) != 1 || !is_stored(graph, node.inputs[1])) return false;
   const Type& w = graph.type(node.inputs[1]);
   return w.has_rank() && w.rank() == 4 && (*w.shape)[1].is_const() && (*w.shape)[1].value() <= kFewChannels;
 }
 
-/// Returns true for images that exceed the limit, and for those with unknown extents.
+/// Returns true for an image larger than kLargeImage, or with unknown extents.
 bool is_large(const Type& type) {
   int64_t elements = 1;
   for (const Dim& dim : *type.shape) {

@@ -1,10 +1,10 @@
-// Fuses groups of pointwise operators to a FusedElementwise, which passes over memory once. A group grows from its last operator towards
-// its inputs, over operators that only the group reads and whose results have the shape of the group's. An operator with other readers is
-// also computed in the group, as a copy, if this reads no more memory: it depends on one image that is kept for a later node anyway. An
-// example is the result of batch normalization, read by the gradient of the activation behind it.
+// Fuses each group of pointwise operators into a FusedElementwise, which reads and writes memory only once. A group grows from its last
+// operator towards its inputs. It takes operators whose results only the group reads and have the shape of the group's result. An operator
+// with other readers is copied into the group if this reads no more memory, because it depends on one image that a later node needs anyway.
+// An example is the result of batch normalization, which the gradient of the following activation reads.
 //
-// Each operator computes the same as outside a group. On the host, supports float32, truth values, and quantization by one scale; on a
-// device, all that it takes.
+// Each operator computes the same as outside a group. The host supports float32, truth values, and quantization by one scale; a device
+// tells which chains it supports.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,9 +26,9 @@ namespace treadle::passes {
 namespace {
 
 constexpr size_t kMaxOperators = 96;
-constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one input is reserved for an absent zero point
+constexpr size_t kMaxInputs = static_cast<size_t>(kernels::kMaxChainInputs) - 1;  // one input stays free for a missing zero point
 
-/// Returns the node as a step of a chain; nullopt if a chain cannot compute it.
+/// Returns the node as a step of a chain; nullopt if a chain cannot compute the node.
 std::optional<PointwiseStep> step_of(const Graph& graph, const Node& node, const DeviceForms* device) {
   if (!node.op || node.outputs.size() != 1 || node.inputs.empty() || !node.bodies.empty() || node.inputs[0] == kNoValue)
     return std::nullopt;
@@ -68,7 +68,7 @@ class ElementwiseFuser {
     }
     return known->second;
   }
-  /// Returns true if the device computes a chain of this single step.
+  /// Returns true if the device can compute a chain that consists only of this step.
   bool is_taken_alone(const Node& node, const PointwiseStep& alone) const {
     const auto& [step, operands] = alone;
     if (std::ranges::find(operands, kNoValue) != operands.end()) return device_->takes(graph_, node);
@@ -83,9 +83,9 @@ class ElementwiseFuser {
     return fits(chain, node.id);
   }
   struct Group {
-    std::vector<NodeId> nodes;                     // sorted topologically when the chain is complete
-    std::unordered_set<uint32_t> members, copies;  // all nodes of the group, and those of them that also remain as nodes outside of it
-    std::unordered_set<uint32_t> outside;          // inputs of the group
+    std::vector<NodeId> nodes;                     // in topological order once the group is complete
+    std::unordered_set<uint32_t> members, copies;  // `members`: all nodes of the group; `copies`: those that also stay in the graph
+    std::unordered_set<uint32_t> outside;          // values that the group reads from outside
 
     bool has(NodeId id) const { return members.contains(static_cast<uint32_t>(id)); }
     bool has_copy(NodeId id) const { return copies.contains(static_cast<uint32_t>(id)); }
@@ -113,7 +113,7 @@ class ElementwiseFuser {
   template <typename May>
   void grow(Group& group, NodeId root, size_t max_inputs, const May& may_join) const {
     const ValueId result = graph_.node(root).outputs[0];
-    // Operators that were refused because of a reader outside the group are tried again when that reader joins the group.
+    // An operator that has a reader outside of the group is refused. It is tried again when that reader has joined the group.
     for (size_t i = 0; i < group.nodes.size(); ++i) {
       for (ValueId input : graph_.node(group.nodes[i]).inputs) {
         const Node* producer = producer_of(graph_, input);
@@ -124,7 +124,7 @@ class ElementwiseFuser {
       }
     }
   }
-  /// Returns true if few operators compute the node from smaller values and one image of its shape, which nodes after the root read, too.
+  /// Returns true if few operators compute the node from smaller values and one image of its shape that nodes after the root read anyway.
   bool costs_no_reading(const Node& node, NodeId root) const {
     constexpr size_t kMost = 12;
     std::vector<const Node*> makers{&node};
@@ -149,7 +149,7 @@ class ElementwiseFuser {
              return place != place_.end() && place->second > place_.at(root);
            });
   }
-  /// Returns true if the value has fewer elements than the image `than`, like a vector or a number.
+  /// Returns true if the value is a vector or a scalar, which has fewer elements than the image `than`.
   bool is_smaller(ValueId id, ValueId than) const {
     const Type& type = graph_.type(id);
     return type.has_rank() && type.rank() <= 1 && graph_.type(than).rank() > 1;
@@ -182,11 +182,11 @@ class ElementwiseFuser {
     return x.has_rank() && y.has_rank() && *x.shape == *y.shape;
   }
 
-  // Writes the group's operators as steps. Constants that become attributes of steps are not inputs of the chain.
+  // Writes the operators of a group as the steps of a chain. Constants that become attributes of steps are not inputs of the chain.
   Chain chain_of(const std::vector<NodeId>& group) {
     Chain chain;
     std::vector<std::pair<ElementwiseStep, std::vector<ValueId>>> written;
-    std::unordered_map<uint32_t, size_t> results;  // index of each value that is computed in the group
+    std::unordered_map<uint32_t, size_t> results;  // index of the step that computes each value of the group
     std::unordered_map<uint32_t, size_t> inputs;
     auto is_inside = [&](ValueId id) { return results.contains(static_cast<uint32_t>(id)); };
     for (NodeId id : group) {
@@ -213,7 +213,7 @@ class ElementwiseFuser {
     return zero_;
   }
 
-  // If a device does not compute a large group, it may compute smaller ones.
+  // Tries smaller groups if a device cannot compute a large one.
   void fuse(NodeId root) {
     for (size_t max_inputs : {kMaxInputs, kMaxInputs / 2, kMaxInputs / 4}) {
       Group group = group_of(root, /*with_copies=*/true, max_inputs);
@@ -229,7 +229,7 @@ class ElementwiseFuser {
       return;
     }
   }
-  /// Returns true if the kernel can compute the chain. On the host, it must have enough slots for intermediate values.
+  /// Returns true if a kernel can compute the chain. On the host, the kernel needs enough slots for intermediate values.
   bool fits(const Chain& chain, NodeId root) const {
     if (device_) return device_->takes(graph_, as_node(spec_of(chain, root), graph_.node(root)));
     std::vector<DType> dtypes;
@@ -271,7 +271,7 @@ class ElementwiseFuser {
   Graph& graph_;
   bool keep_quantization_;
   const DeviceForms* device_;
-  mutable std::unordered_map<NodeId, bool> taken_;  // for each node: true if the device computes it as a step
+  mutable std::unordered_map<NodeId, bool> taken_;  // for each node: true if the device can compute it as a step
   std::unordered_map<NodeId, size_t> place_;
   ValueId zero_ = kNoValue;
 };

@@ -1,7 +1,7 @@
-// Fuses Conv, MatMul or Gemm with the chain of pointwise operators that is the only reader of its result, into ChainedConv etc. For devices
-// that compute the chain before they store the product. The order of operands in sums is kept. Applies only if the chain's result has the
-// product's type and shape, and the device supports the node. Steps may add a bias or residual, apply an activation, or multiply by a
-// factor per channel.
+// Fuses a Conv, MatMul or Gemm with the chain of pointwise operators that alone reads its result, into a ChainedConv etc. For devices,
+// which then compute the chain before they store the product. Keeps the order of operands in sums. Applies only if the chain's result has
+// the product's type and shape, and the device supports the node. Steps of the chain may add a bias or residual, apply an activation, or
+// multiply by a factor per channel.
 #include "graph/op_def.h"
 #include "graph/rewriter.h"
 #include "ops/treadle/chained_products.h"
@@ -38,7 +38,7 @@ std::optional<Chain> chain_of(const Graph& graph, const Node& node) {
   return chain;
 }
 
-/// Returns the chain with input `first` moved to the front.
+/// Returns the chain with its input number `first` moved to the front.
 Chain starting_with(Chain chain, size_t first) {
   for (ElementwiseStep& step : chain.steps)
     for (size_t& operand : step.operands) operand = operand == first ? 0 : operand < first ? operand + 1 : operand;
@@ -90,7 +90,7 @@ class EpilogueFuser {
       return;
     }
   }
-  /// Returns the product that computes the value, if `reader` is its only reader and its operator has a form with a chain; otherwise null.
+  /// If `reader` alone reads the value, and the node that computes it has a form with a chain, returns this node; otherwise null.
   const Node* product_of(ValueId value, const Node& reader) const {
     const Node* product = producer_of(graph_, value);
     const OpDef* form = product && product->op ? ops::chained_form(*product->op) : nullptr;

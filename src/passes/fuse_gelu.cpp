@@ -3,8 +3,8 @@
 //   x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2             -> Gelu(x), approximate = tanh
 //   x * sigmoid(a x)                                                  -> Swish(x), alpha = a
 //   x * clip(x + 3, 0, 6) / 6                                         -> HardSwish(x)
-// in any order of the factors. Results differ by rounding. float32 only: with a 16-bit type, which rounds after each operator, the fused
-// one would be more precise than the model asks.
+// in any order of the factors. Results differ by rounding. float32 only: a model with a 16-bit type rounds after each operator, and a fused
+// operator would be more precise than the model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ bool is_monomial(const Graph& graph, ValueId id, double constant, ValueId x, siz
   return factors.values.empty();
 }
 
-// Returns true for sqrt(2 / pi) * (x + 0.044715 x^3), also with x factored out of the sum.
+// Returns true for sqrt(2 / pi) * (x + 0.044715 x^3), also if x is factored out of the sum.
 bool is_tanh_argument(const Graph& graph, ValueId id, ValueId x) {
   constexpr double kCubic = 0.044715;
   Factors factors = factors_of(graph, id);
@@ -65,7 +65,7 @@ class FuseGelu final : public Rule {
   }
 
  private:
-  // Looks for x * sigmoid(...) written as a gate, to report why it is not fused.
+  // Looks for x * sigmoid(...) written as several nodes, in order to report why it is not fused.
   static bool has_bounded_gate(const Graph& graph, const Node& node) {
     return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
       const Node* gate = producer_of(graph, id);

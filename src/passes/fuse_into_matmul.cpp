@@ -1,8 +1,8 @@
-// A product with constant weights absorbs the pointwise operators behind it: a bias, then a residual of the product's shape, then an
+// A product with constant weights absorbs the pointwise operators that follow it: a bias, then a residual of the product's shape, then an
 // activation, in this order and each at most once. MatMul(x, W) + b -> FusedMatMul(x, W, b) etc.
 //
-// Sums keep the order of the graph, so results are the same, bit for bit. Only if intermediate values have no other readers and the addend
-// does not broadcast the product.
+// Sums keep the order of the graph, so results are the same, bit for bit. Applies only if intermediate values have no other readers and the
+// addend does not broadcast the product.
 #include "graph/op_def.h"
 #include "passes/list.h"
 #include "passes/matching.h"
@@ -16,7 +16,7 @@ bool is_float(const Graph& graph, ValueId id) {
   return id != kNoValue && graph.type(id).is_tensor() && graph.type(id).dtype == DType::float32;
 }
 
-// Returns true for one number, and for shapes [N], [1, N] etc., which have the same values in each row of a product with N columns.
+// Returns true for a scalar, and for shapes such as [N] and [1, N]: they have the same values for each row of a product with N columns.
 bool is_row(const Graph& graph, ValueId id, int64_t columns, int max_rank) {
   const Type& type = graph.type(id);
   if (!is_float(graph, id) || !type.is_static() || type.rank() > max_rank) return false;
@@ -40,7 +40,7 @@ std::optional<ProductParts> product_of(const Graph& graph, ValueId value) {
   return parts;
 }
 
-/// Writes the activation into the attributes; returns false if a product cannot apply it.
+/// Writes the activation into the attributes of the product; returns false if a product cannot apply it.
 bool take_activation(const Graph& graph, const Node& node, Attributes& attributes) {
   const ScalarFunction* function = function_of(node);
   if (!function || function->alias.empty()) return false;
@@ -78,7 +78,7 @@ class FuseIntoMatMul final : public Rule {
     for (size_t i : {0U, 1U}) {
       std::optional<ProductParts> parts = product_of(graph, node.inputs[i]);
       const ValueId other = node.inputs[1 - i];
-      // Declines if the shapes are unknown before the run, since then the addend may determine the shape of the sum.
+      // Declines if the shapes are unknown before the run, because the addend may then determine the shape of the sum.
       if (!parts || parts->has_activation() || parts->has_residual() || !graph.same_type_and_shape(node.inputs[i], node.outputs[0]))
         continue;
       if (!parts->has_bias() && is_row(graph, other, parts->columns, out.rank())) {

@@ -1,8 +1,8 @@
-// Fuses normalizations of the last axis that exporters write out:
+// Fuses normalizations of the last axis that exporters write as several operators:
 //   (x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) * scale + bias  -> LayerNormalization
 //   x / sqrt(mean(x^2) + e) * scale                                 -> RMSNormalization
-// with a division, or a product with the reciprocal; the scale may be absent. Results differ by rounding. float32 only, and only if scale
-// and bias are constants with the extent of the last axis.
+// with a division, or a multiplication by the reciprocal; the scale may be absent. Results differ by rounding. float32 only, and only if
+// scale and bias are constant vectors as long as the last axis.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -22,13 +22,13 @@ bool is_mean_of_last_axis(const Graph& graph, const Node* node) {
   return x.has_rank() && axes && axes->size() == 1 && ((*axes)[0] == -1 || (*axes)[0] == x.rank() - 1);
 }
 
-/// The value x / sqrt(mean(x^2) + epsilon).
+/// The parts of a value of the form x / sqrt(mean(x^2) + epsilon).
 struct Normalized {
   ValueId x = kNoValue;
   float epsilon = 0;
 };
 
-// Matches `shifted`, the argument of the root: mean(x^2) + epsilon.
+// Matches `shifted`, the argument of the square root: mean(x^2) + epsilon.
 std::optional<Normalized> root_mean_square(const Graph& graph, const Node* shifted) {
   if (!shifted || !shifted->is("Add")) return std::nullopt;
   for (size_t i : {0U, 1U}) {
@@ -112,7 +112,7 @@ class FuseNormalization final : public Rule {
     const Tensor* row = graph.constant_tensor(id);
     return row && row->dtype() == DType::float32 && row->shape() == Shape{length};
   }
-  // Returns true if the only reader is an operator that a wider pattern includes. That pattern should then match first.
+  // Returns true if the only reader is an operator of a wider pattern. That pattern should match instead.
   static bool goes_on(const Graph& graph, ValueId id, std::string_view op_type, int64_t length) {
     if (!is_used_once(graph, id)) return false;
     const Use& use = graph.value(id).uses[0];
@@ -144,7 +144,7 @@ class FuseNormalization final : public Rule {
     if (bias != kNoValue && !is_row(graph, bias, length)) return no_row("addend", bias, length);
     if (scale == kNoValue && goes_on(graph, node.outputs[0], "Mul", length)) return std::nullopt;
     if (scale != kNoValue && bias == kNoValue && layer_norm && goes_on(graph, node.outputs[0], "Add", length)) return std::nullopt;
-    // The constant is new, so a file that merely declares a huge extent must not make it allocate much memory.
+    // This constant is new, so a file that only declares a huge extent must not cause a large allocation.
     constexpr int64_t kMostOnes = 8192;
     if (scale == kNoValue && length > kMostOnes)
       return no_patch(node, [&] { return fmt::format("it has no factor, and {} ones would have to be made", length); });

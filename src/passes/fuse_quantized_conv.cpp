@@ -1,12 +1,12 @@
-// Convolutions, and operators between them, on bytes that are dequantized and quantized again:
+// Convolutions, and operators between them, whose 8-bit operands are dequantized and whose results are quantized again:
 //   Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), if the zero point is the lowest code
 //   Quantize(f(Dequantize(x))), f a function of one number     -> ByteTable(x): a table of the function's 256 values
 //   Quantize(Concat(a, b ...)), Quantize(MaxPool(a)), Quantize(Reshape(a)) ... of such a, b
 //                                                              -> Concat(Quantize(a), Quantize(b) ...) ..., as Quantize is monotonic
 //
-// The last two are exact. The first has exact sums where floats round, so a result close to a rounding boundary may differ by one. A bias
-// must be a multiple of the sums' unit, except for float rounding. Scales and zero points are constants, one per image. Applies only if the
-// CPU has fast byte products.
+// The last two are exact. In the first, sums are exact where sums of floats are rounded, so a result close to a rounding boundary may
+// differ by one. A bias must be a multiple of the unit of the sums (scale of x times scale of w), except for float rounding. Scales and
+// zero points are constants, one per image. Applies only if the CPU has fast byte products.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Quantization {
   float high() const { return dtype == DType::int8 ? 127.0F : 255.0F; }
 };
 
-/// Describes a QuantizeLinear or DequantizeLinear between float32 and 8-bit codes with one positive constant scale. Nullopt for other
+/// Describes a QuantizeLinear or DequantizeLinear between float32 and 8-bit codes with one constant positive scale; nullopt for other
 /// nodes.
 std::optional<Quantization> quantization_of(const Graph& graph, const Node* node, std::string_view op_type) {
   if (!node || !node->is(op_type) || !node->has_input(2)) return std::nullopt;
@@ -55,7 +55,7 @@ std::optional<Quantization> quantization_of(const Graph& graph, const Node* node
   return q;
 }
 
-/// Returns the value before a Relu that is its only reader; otherwise the value itself.
+/// If the value is the result of a Relu that alone reads its input, returns that input; otherwise the value itself.
 ValueId before_relu(const Graph& graph, ValueId id, bool& relu) {
   const Node* node = producer_of(graph, id);
   relu = node && node->is("Relu") && is_used_once(graph, node->inputs[0]);
@@ -73,7 +73,7 @@ std::optional<ElementwiseStep> number_function(const Graph& graph, const Node* n
 }
 
 using Numbers = std::array<float, 256>;
-/// Applies the operator to each number.
+/// Applies the function to each of the numbers.
 Numbers applied(const ElementwiseStep& function, const Numbers& numbers) {
   const std::string steps[] = {function.to_string()};
   const int64_t count[] = {static_cast<int64_t>(numbers.size())};
@@ -108,7 +108,7 @@ class FuseQuantizedConv final : public Rule {
   }
 
   static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantization& to) {
-    // Intermediate values may have other readers; their nodes then remain.
+    // Intermediate values may have other readers; their nodes then stay in the graph.
     const Node* inner = producer_of(graph, node.inputs[0]);
     const std::optional<ElementwiseStep> function = number_function(graph, inner);
     if (function) inner = producer_of(graph, inner->inputs[0]);
@@ -147,7 +147,7 @@ class FuseQuantizedConv final : public Rule {
     const Node* conv = producer_of(graph, y);
     if (!conv || !conv->is("Conv")) return std::nullopt;
     if (!is_used_once(graph, y) || !is_used_once(graph, node.inputs[0])) return no_patch(*conv, "other nodes read its result as floats");
-    // Codes cannot be below the zero point, so that saturation has the effect of Relu.
+    // No code is below the zero point, so saturation to the lowest code has the effect of Relu.
     if (relu && static_cast<float>(to.origin) != to.low())
       return no_patch(*conv, [&] {
         return fmt::format("a Relu is behind it, and the zero point is {}; {} is needed, the least number", to.origin, to.low());
@@ -165,7 +165,7 @@ class FuseQuantizedConv final : public Rule {
                            found(graph, w->inputs[1]));
       });
     const int64_t filters = weights->shape()[0];
-    // Converts only if the layout pass will convert the convolution further; otherwise floats are faster.
+    // Converts only if the layout pass will then convert the QLinearConv too; otherwise floats are faster.
     kernels::ConvParams params;
     params.group = conv->attributes.get_int("group", 1);
     params.M = filters, params.C = weights->shape()[1] * params.group;
@@ -202,8 +202,8 @@ class FuseQuantizedConv final : public Rule {
     return patch;
   }
 
-  /// Returns the bias in units of the sums. nullopt if it is not a multiple of its unit, as rounding it would shift results by a fraction
-  /// of a step.
+  /// Returns the bias in units of the sums; nullopt if it is not a multiple of the unit, because rounding it would shift results by a
+  /// fraction of a step.
   static std::optional<Tensor> integer_bias(const Graph& graph, ValueId id, const Tensor& scales, float x_step, int64_t filters) {
     const Node* made = producer_of(graph, id);
     const Tensor *stored = graph.constant_tensor(made ? made->inputs[0] : id), *steps = nullptr;
@@ -234,7 +234,7 @@ class FuseQuantizedConv final : public Rule {
     return result;
   }
 
-  // Quantize(f(a)) -> f(Quantize(a)) if f selects elements, or maxima of them.
+  // Quantize(f(a)) -> f(Quantize(a)), if f only selects elements or maxima of elements.
   static std::optional<Patch> moved_up(const Graph& graph, const Node& node, const Quantization& to) {
     const Node* f = producer_of(graph, node.inputs[0]);
     if (!f || !f->op || f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;

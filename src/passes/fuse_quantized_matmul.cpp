@@ -1,8 +1,8 @@
 // Products of 8-bit numbers whose scaling is written as separate operators:
 //   MatMul(DequantizeLinear(a), DequantizeLinear(b))                  -> QuantizedMatMul(a, b)
 //   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b)
-// Sums of integers are exact where sums of floats round. On the host only if the CPU has fast byte products; one scale for a, and one for b
-// or for each of its columns.
+// Sums of integers are exact where sums of floats are rounded. On the host, only if the CPU has fast byte products. There must be one scale
+// for a, and one for b or for each of its columns.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Quantized {
   ValueId value = kNoValue, scale = kNoValue, zero = kNoValue;
 };
 
-// Matches a DequantizeLinear of 8-bit codes with one scale, or with per_column one scale for each index of the last axis.
+// Matches a DequantizeLinear of 8-bit codes with one scale or, if per_column is true, with one scale for each index of the last axis.
 std::optional<Quantized> dequantized(const Graph& graph, ValueId id, bool per_column) {
   const Node* node = producer_of(graph, id);
   if (!node || !node->is("DequantizeLinear") || !is_byte(graph, node->inputs[0]) || graph.type(id).dtype != DType::float32)
@@ -83,7 +83,7 @@ class FuseQuantizedMatMul final : public Rule {
   }
 
  private:
-  /// Returns true if one operand was dequantized from bytes; such a product is worth reporting if it is refused.
+  /// Returns true if an operand was dequantized from bytes. Only for such products is it worth reporting why they were not fused.
   static bool is_of_bytes(const Graph& graph, const Node& node) {
     return node.is("MatMul") && std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
              const Node* made = producer_of(graph, id);

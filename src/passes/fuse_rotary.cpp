@@ -1,9 +1,9 @@
-// Fuses rotary position embedding as exporters write it: x * cos + rotated(x) * sin -> FusedRotary(x, cos, sin), where rotated(x) is
-//   Concat(Neg(x[..., half:]), x[..., :half]), or
+// Fuses rotary position embedding, in the forms that exporters write: x * cos + rotated(x) * sin -> FusedRotary(x, cos, sin), where
+// rotated(x) is Concat(Neg(x[..., half:]), x[..., :half]), or
 //   Concat of Unsqueeze(Neg(x[..., 1::2])) and Unsqueeze(x[..., ::2]) along a new last axis, viewed as x's shape: adjacent pairs.
 // Results differ by rounding of the sum. Declines if intermediate values have other readers, or if the angles broadcast x.
 //
-// A Transpose(0, 2, 1, 3) before or behind it becomes its strides (rotary-layouts).
+// The rule rotary-layouts replaces a Transpose(0, 2, 1, 3) before or after FusedRotary by strides.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Part {
   int64_t start, end, step;
 };
 
-/// Matches a Slice of the last axis only, or an output of a Split of it into two.
+/// Matches a Slice along the last axis only, or an output of a Split of the last axis into two.
 std::optional<Part> part_of_features(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
   if (!node || node->inputs.empty() || !graph.type(node->inputs[0]).has_rank()) return std::nullopt;
@@ -56,13 +56,13 @@ std::optional<Part> part_of_features(const Graph& graph, ValueId id) {
   return Part{node->inputs[0], place((*starts)[0]), place((*ends)[0]), step};
 }
 
-/// Returns the operand of a Neg whose result has one reader; otherwise kNoValue.
+/// If the value is the result of a Neg and has one reader, returns the operand of the Neg; otherwise kNoValue.
 ValueId negated(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
   return node && node->is("Neg") && is_used_once(graph, id) ? node->inputs[0] : kNoValue;
 }
 
-/// Returns x if the value is (-second half, first half) of x's features.
+/// If the value is (-second half, first half) of the features of x, returns x.
 ValueId rotated_halves(const Graph& graph, const Node& concat) {
   if (!concat.is("Concat") || concat.inputs.size() != 2) return kNoValue;
   const int64_t axis = concat.attributes.get_int("axis");
@@ -76,7 +76,7 @@ ValueId rotated_halves(const Graph& graph, const Node& concat) {
   return halves ? first->source : kNoValue;
 }
 
-/// Returns x if the value is (-x1, x0, -x3, x2, ...).
+/// If the value is (-x1, x0, -x3, x2, ...), returns x.
 ValueId rotated_neighbors(const Graph& graph, const Node& flat) {
   if (!is_view(flat) || !is_used_once(graph, flat.inputs[0])) return kNoValue;
   const Node* stack = producer_of(graph, flat.inputs[0]);
@@ -87,7 +87,7 @@ ValueId rotated_neighbors(const Graph& graph, const Node& flat) {
   const Node *odd = producer_of(graph, stack->inputs[0]), *even = producer_of(graph, stack->inputs[1]);
   for (const Node* node : {odd, even})
     if (!node || !is_view(*node) || !is_used_once(graph, node->outputs[0]) || !is_used_once(graph, node->inputs[0])) return kNoValue;
-  // The Neg may come before or behind the new axis.
+  // The Neg may come before or after the new axis is added.
   const ValueId negative = negated(graph, odd->inputs[0]);
   if (negative == kNoValue || !is_used_once(graph, negative)) return kNoValue;
   const auto second = part_of_features(graph, negative), first = part_of_features(graph, even->inputs[0]);
@@ -174,8 +174,8 @@ class FuseRotary final : public Rule {
     const Node* node = producer_of(graph, id);
     return node && node->is("Mul") && is_used_once(graph, id) ? node : nullptr;
   }
-  // Returns false if an extent of the angles may differ from x's, which would change the result's shape. Each feature needs a separate
-  // cosine.
+  // Returns false if an extent of the angles may differ from that of x, because this would change the result's shape. There must be one
+  // cosine for each feature.
   static bool fits(const Graph& graph, ValueId angles, ValueId x) {
     const Type &a = graph.type(angles), &whole = graph.type(x);
     if (!a.is_tensor() || a.dtype != DType::float32 || !a.has_rank() || a.rank() < 1 || a.rank() > 4) return false;

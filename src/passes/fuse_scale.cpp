@@ -1,5 +1,5 @@
-// NhwcConv(x * s, 1x1) -> NhwcScaledPointwise(x, s), where s has one factor per channel of an image (squeeze-and-excite blocks) and the
-// product has no other reader. The kernel scales the weights instead of the image if they are fewer, so results differ by rounding.
+// NhwcConv(x * s, 1x1) -> NhwcScaledPointwise(x, s), if s has one factor per channel of an image (squeeze-and-excite blocks) and the
+// product has no other reader. The kernel scales whichever is smaller, image or weights, so results differ by rounding.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void replace_pair(Rewriter& rewriter, NodeId first, NodeId last, NodeSpec spec) 
 
 namespace {
 
-/// Returns true for s of [N, 1, 1, C] and x of [N, H, W, C].
+/// Returns true if s has the shape [N, 1, 1, C] and x has the shape [N, H, W, C].
 bool scales_channels(const Type& s, const Type& x) {
   if (!s.is_tensor() || !x.is_tensor() || s.dtype != DType::float32 || x.dtype != DType::float32 || !s.has_rank() || !x.has_rank())
     return false;

@@ -75,7 +75,7 @@ class Storages {
                          before);
   }
 
-  // Makes one dense copy of a value, which all nodes that need it dense share.
+  // Makes one dense copy of a value, shared by all nodes that need it dense.
   ValueId dense(ValueId value, NodeId reader) {
     ValueId& made = dense_.try_emplace(value, kNoValue).first->second;
     if (fallback_)
@@ -121,7 +121,7 @@ class Storages {
   bool pointwise(NodeId id) {
     const Node& node = graph_.node(id);
     if (!node.op || !node.op->keeps_zeros || node.outputs.size() != 1 || !is(node.inputs[0])) return false;
-    // Accepts one finite nonzero number c besides the sparse operand: x * c and x / c keep zeros.
+    // Accepts one finite nonzero number c as the other operand: x * c and x / c keep zeros.
     const bool scales = node.num_formal_inputs == 2;
     const Tensor* factor = scales && !is(node.inputs[1]) ? graph_.constant_tensor(node.inputs[1]) : nullptr;
     if (node.num_formal_inputs > 2 || (scales && !(factor && factor->num_elements() == 1 && factor->dtype() == DType::float32 &&
@@ -183,7 +183,7 @@ std::map<ValueId, StorageType> infer_storage(Graph& graph, const std::map<std::s
                                              const std::function<void(const std::string&)>& fallback) {
   std::vector<std::string> names;
   for (ValueId input : graph.inputs) names.push_back(graph.value(input).name);
-  for (const auto& [name, storage] : inputs)  // includes initializers, as they may be fed
+  for (const auto& [name, storage] : inputs)  // includes initializers, because callers may feed them
     if (const ValueId id = graph.find_value(name); id == kNoValue || graph.value(id).kind == Value::Kind::computed)
       throw Error(ErrorCode::not_found,
                   fmt::format("treadle.storage names \"{}\", which is no input; the nearest: {}", name, nearest_names(name, names)));

@@ -1,4 +1,4 @@
-// Replaces an If with a constant condition by the nodes of the branch that it takes.
+// Replaces an If with a constant condition by the nodes of the branch that this condition selects.
 #include <string>
 #include <vector>
 
@@ -38,7 +38,7 @@ void inline_branch(Graph& graph, NodeId id, const Body& body) {
     if (outputs[i] == kNoValue) continue;
     ValueId made = move(branch.outputs[i]);
     graph.replace_uses(outputs[i], made);
-    // An output of the If keeps its name, unless the branch returns a value of this graph.
+    // The branch's result gets the name of the If's output, unless it is a value of this graph already.
     if (index_of(made) < num_values) continue;
     std::string name = graph.value(outputs[i]).name;
     graph.rename_value(outputs[i], name + "/replaced");

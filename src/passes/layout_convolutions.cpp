@@ -1,4 +1,4 @@
-// Rules for nodes with which regions in channels-last layout begin: convolutions, and the model's own Transposes.
+// Layout rules for nodes that start regions in channels-last layout: convolutions, and the model's own Transposes.
 #include <algorithm>
 #include <numeric>
 
@@ -11,7 +11,7 @@
 namespace treadle::passes::layout {
 namespace {
 
-constexpr int64_t kMaxTaps = 512;  // maximum number of taps of a window, as kernels list them on the stack
+constexpr int64_t kMaxTaps = 512;  // maximum number of window elements; kernels list them on the stack
 
 bool all_equal(const Ints& values, int64_t value) {
   return std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == value; });
@@ -30,8 +30,8 @@ bool is_tiled(const Attributes& attributes, const Shape& weights) {
          !attributes.has("output_shape") && attributes.get_int("group", 1) == 1 && is_explicit(attributes);
 }
 
-// Returns true if a value that the model transposes to channels first is an image. Training graphs transpose many operands of products, so
-// there a convolution or pool has to read it.
+// Returns true if a value that the model transposes to channels-first layout is an image. In training graphs, many operands of products are
+// transposed too, so there the value must be read by a convolution or pool.
 bool begins_region(const Layout& layout, ValueId id) {
   using How = ChannelsLast::How;
   const std::vector<Use>& uses = layout.graph().value(id).uses;
@@ -118,7 +118,7 @@ bool transposed_convolution(Layout& layout, const Node& node) {
   return layout.replace_image(node, std::move(spec));
 }
 
-// Removes the model's own Transposes between channels-first and channels-last layout.
+// Removes Transposes of the model between channels-first and channels-last layout.
 bool permutation(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const ValueId in = node.inputs[0], out = node.outputs[0];

@@ -1,4 +1,4 @@
-// Rules for nodes that move because an operand has moved.
+// Layout rules for nodes that are moved because an operand has been moved to channels-last layout.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,19 +16,19 @@ bool is_one_element(const Type& type) {
   return std::all_of(type.shape->begin(), type.shape->end(), [](const Dim& dim) { return dim == Dim(1); });
 }
 
-// Returns true if an elementwise operator on images of this rank can read the operand in channels-last layout.
+// Returns true if a pointwise operator on images of this rank can read this operand in channels-last layout.
 bool can_follow(const Graph& graph, ValueId id, int rank) {
   if (id == kNoValue) return true;
   const Type& type = graph.type(id);
   if (!type.is_tensor() || !type.has_rank() || type.rank() > rank) return false;
-  // Truth values usually come from comparisons. Constants with several truth values are not handled.
+  // Truth values are usually results of comparisons. Constants with more than one truth value are not handled.
   if (type.dtype == DType::boolean) return type.rank() == rank && (is_one_element(type) || !graph.value(id).is_constant());
   if (type.dtype != DType::float32) return false;
   if (type.rank() == rank) return true;
   return is_one_element(type) || graph.constant_tensor(id) != nullptr;
 }
 
-// Returns the operand as a moved elementwise operator reads it. Constants are permuted; a single element broadcasts in any layout.
+// Returns the operand in the form that a moved pointwise operator reads. Constants are permuted; a single element broadcasts in any layout.
 ValueId followed(Layout& layout, ValueId id, int rank, NodeId before) {
   Graph& graph = layout.graph();
   if (id == kNoValue || (is_one_element(graph.type(id)) && !layout.has_moved(id))) return id;
@@ -49,7 +49,7 @@ int64_t default_of(const OpDef& op, std::string_view name) {
   return 0;
 }
 
-// Returns the axes listed by a constant operand, under the new layout; nullopt if one is out of range.
+// Returns the axes listed by a constant operand, as they are in the new layout; nullopt if one is out of range.
 std::optional<Ints> moved_axes(const Graph& graph, ValueId id, int rank) {
   std::optional<Ints> axes = constant_ints(graph, id);
   if (!axes) return std::nullopt;
@@ -72,7 +72,7 @@ bool is_vector_of(const Graph& graph, ValueId id, int64_t length) {
   return type.is_tensor() && type.has_rank() && type.rank() == 1 && (*type.shape)[0] == Dim(length);
 }
 
-// Permutes a vector with one element per axis to the new order; it need not be constant.
+// Permutes a vector with one element per axis to the order of the new layout. The vector need not be constant.
 ValueId permuted_vector(Layout& layout, ValueId id, int rank, NodeId before) {
   Graph& graph = layout.graph();
   const ValueId order = layout.ints(channels_last_order(rank), graph.value(id).name + "/order");
@@ -106,8 +106,8 @@ bool elementwise(Layout& layout, const Node& node) {
   return layout.replace(node, std::move(spec));
 }
 
-// Operands after the first must apply to all elements: one scale, not one per index of an axis. ConvInteger's sums (int32) are floats in
-// channels-last layout.
+// The other operands must apply to all elements of the image: one scale, not one per index of an axis. In channels-last layout, the int32
+// sums of ConvInteger are floats.
 bool first_operand(Layout& layout, const Node& node) {
   const Graph& graph = layout.graph();
   const ValueId x = node.inputs[0];
@@ -173,7 +173,7 @@ bool reduction(Layout& layout, const Node& node) {
   std::sort(axes->begin(), axes->end());
   const Ints spatial = axes_from(1, rank - 2);
   const int64_t keeps = node.attributes.get_int("keepdims", 1);
-  // If the reduced axes are removed, the remaining axes must keep their order: batch and channels, or channels only.
+  // If the reduced axes are removed, the remaining axes must keep their order, so they must be batch and channels, or channels only.
   if (keeps == 0 && *axes != spatial && *axes != axes_from(0, rank - 1)) return false;
   NodeSpec spec{.op_type = node.op_type, .inputs = {layout.channels_last(node.inputs[0], node.id)}, .attributes = node.attributes};
   if (const std::string_view op = node.op->channels_last.op; !op.empty() && *axes == spatial) {
@@ -260,14 +260,14 @@ bool pad(Layout& layout, const Node& node) {
 bool slice(Layout& layout, const Node& node) {
   if (!node.has_input(3)) return false;
   const std::optional<Ints> axes = moved_axes(layout.graph(), node.inputs[3], layout.rank(node.inputs[0]));
-  // The axes must have the type of the other operands, so int32 is not handled.
+  // The new axes are int64 and must have the type of the other operands, so int32 is not handled.
   if (!axes || layout.graph().type(node.inputs[3]).dtype != DType::int64) return false;
   NodeSpec spec{.op_type = "Slice", .inputs = node.inputs, .attributes = node.attributes};
   spec.inputs[3] = layout.ints(*axes, node.name + "/axes");
   return layout.replace_image(node, std::move(spec));
 }
 
-// Handles Shape: reorders the shape of the channels-last form, so that no data is transposed.
+// Handles Shape: computes the shape of the channels-last form and reorders it, so that no image is transposed.
 bool measurement(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   if (!layout.has_moved(node.inputs[0]) || node.attributes.has("start") || node.attributes.has("end")) return false;

@@ -1,4 +1,4 @@
-// Rules for training graphs: convolutions whose weights change, and gradients, which follow the forward part in the same graph.
+// Layout rules for training graphs: convolutions whose weights change, and gradients, which follow the forward part in the same graph.
 #include <algorithm>
 
 #include "graph/internal_attributes.h"
@@ -20,8 +20,8 @@ bool are_float32(const Graph& graph, const Node& node, size_t first_input, size_
   return true;
 }
 
-// Returns true if the kernel supports the windows. With strides, each phase is a separate convolution; if there is dilation too, its
-// windows would begin before the image.
+// Returns true if the kernel supports the windows. With strides, the kernel computes each phase as a separate convolution; with dilation
+// too, windows of these convolutions would begin before the image.
 bool can_scatter(const Attributes& attributes, const Shape& weights) {
   const Ints dilations = attributes.get_ints("dilations"), pads = attributes.get_ints("pads");
   if (!has_other_than(dilations, 1)) return true;
@@ -33,7 +33,7 @@ bool can_scatter(const Attributes& attributes, const Shape& weights) {
   return true;
 }
 
-// Adds operators in front of a node and infers their outputs' types.
+// Adds nodes before a given node and infers the types of their outputs.
 class Computation {
  public:
   Computation(Graph& graph, const Node& node) : graph_(graph), before_(node.id), name_(node.name) {}
@@ -78,8 +78,8 @@ bool weights_gradient(Layout& layout, const Node& node) {
   return true;
 }
 
-// One node computes the statistics, also for the gradient, and pointwise operators compute the image. Operators behind them can be fused
-// with these, and recomputing the image is cheap.
+// Replaces a BatchNormalization by one node that computes the statistics (also used by the gradient), and pointwise operators that compute
+// the image. Operators after them can be fused with them, and the image can be recomputed cheaply.
 bool statistics(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const ValueId x = node.inputs[0];
@@ -108,7 +108,7 @@ bool statistics(Layout& layout, const Node& node) {
   return true;
 }
 
-// Running statistics and parameters may change from run to run, so each run computes scale and shift per channel.
+// Running statistics and parameters may change between runs, so added nodes compute scale and shift per channel in each run.
 bool computed_scale_and_shift(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   if (!layout.weights_change() || !are_float32(graph, node, 1, 5)) return false;
@@ -133,8 +133,8 @@ bool statistics_gradient(Layout& layout, const Node& node) {
                                .domain = "treadle"});
 }
 
-// Moves a MaxPool whose indices only gradients read. These gradients find the indices again from the image. The node stays, for its
-// indices, until all such gradients have moved.
+// Moves a MaxPool whose indices only gradients read. In channels-last layout, these gradients find the maxima again in the image. The old
+// node stays, to make the indices, until all such gradients have been moved.
 bool window_with_places(Layout& layout, const Node& node) {
   Graph& graph = layout.graph();
   const Ints pads = node.attributes.get_ints("pads");

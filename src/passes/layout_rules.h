@@ -10,26 +10,26 @@
 
 namespace treadle::passes::layout {
 
-/// Replaces the node by one that reads and writes channels-last images. @return false if the node's operands or attributes do not allow it;
-/// the node stays
+/// Replaces the node by one that reads and writes channels-last images. @return false if the node's operands or attributes do not permit
+/// it; the node then stays
 using Rule = bool(Layout& layout, const Node& node);
 
-// Rules for nodes that begin channels-last regions: no operand needs to be in channels-last layout already.
+// Rules for nodes that start channels-last regions: they apply even if no operand is in channels-last layout yet.
 Rule convolution, quantized_convolution, transposed_convolution, permutation;
 Rule input_gradient, weights_gradient, window_gradient;
-// Rules for nodes that move because an operand has moved.
+// Rules for nodes that are moved because an operand has been moved.
 Rule elementwise, first_operand, along_axis, slice, pad, resize, reduction, spatial_reduction, measurement;
 Rule window, scale_and_shift, normalization, statistics_gradient;
 // Variants of window() and scale_and_shift() for training graphs.
 Rule window_with_places, statistics, computed_scale_and_shift;
 
-/// Describes the node with the same operator, or with the channels-last form of its operator.
+/// Describe a new node with the node's own operator (same_operator), or with the channels-last form of it (layout_operator).
 NodeSpec same_operator(const Node& node);
 NodeSpec layout_operator(const Node& node);
 
-/// Returns the shape of a convolution's computed or fed weights; nullopt if it is unknown, or if the graph is not for training.
+/// Returns the shape of a convolution's weights, which are computed or fed; nullopt if it is unknown, or if the graph is not for training.
 std::optional<Shape> computed_weights(const Layout& layout, ValueId id, int rank);
-/// Returns true if kernels can list the window's taps on their stack.
+/// Returns true if the window has so few elements that kernels can list them on the stack.
 bool fits_window(const Node& node, const Shape& weights);
 
 }  // namespace treadle::passes::layout

@@ -1,13 +1,13 @@
-// Lists every pass of the graph optimiser, one per line: PASS(function). The function is in the pass's file. Within a stage, passes run in
-// this order.
+// Lists every pass of the graph optimizer, one per line: PASS(function). The file of the pass defines the function. Within a stage, passes
+// run in this order.
 #pragma once
 
 #include "passes/pass.h"
 
 namespace treadle::passes {
 
-// Passes of the rounds, which are repeated until nothing changes. Passes that make constants come first, because rules inspect constants;
-// passes that remove nodes come last.
+// Passes that are repeated in rounds until nothing changes. Passes that make constants come first, because rules examine constants. Passes
+// that remove nodes come last.
 #define TREADLE_PASSES_ROUNDS(PASS)                                                     \
   PASS(capture_loop_invariants)                                                         \
   PASS(copy_captured_constants)                                                         \
@@ -44,9 +44,9 @@ namespace treadle::passes {
   PASS(merge_constants)                                                                 \
   PASS(merge_common_nodes)                                                              \
   PASS(remove_dead)
-// Passes that run once, when the rounds above change nothing more: they remove operators that other rules look for.
+// Passes that run once, when the rounds above find nothing more to change. They remove operators for which other rules look.
 #define TREADLE_PASSES_FUSIONS(PASS) PASS(fuse_into_matmul)
-// Passes that run once, after all others: their operators exist only in memory, not in files.
+// Passes that run once, after all others. Their operators exist only in memory and are not written to files.
 #define TREADLE_PASSES_LAYOUT(PASS) PASS(assign_layout)
 #define TREADLE_PASSES_AFTER_LAYOUT(PASS) \
   PASS(fuse_conv)                         \

@@ -1,6 +1,6 @@
 // Cast(x, A) -> x if x has dtype A. Cast(Cast(x, B), C) -> Cast(x, C), and Cast(Cast(x, B), A) -> x, if B holds every value of A exactly.
-// Through a float, an integer may only return to its own type A, as out-of-range conversions from float are undefined, whereas integers
-// wrap. Floats of 8 bits or less, complex numbers and strings are left alone: their casts saturate, drop parts or print.
+// If A is an integer type and B a float type, C must be A, because out-of-range conversions from float are undefined, whereas integers
+// wrap. Floats of 8 bits or less, complex numbers and strings are left alone: their casts saturate, drop parts or format text.
 #include <fmt/format.h>
 
 #include "graph/op_def.h"
@@ -13,7 +13,7 @@ namespace {
 
 struct Range {
   bool is_float = false, is_signed = true;
-  int digits = 0;         // binary digits of the integer or significand, without the sign
+  int digits = 0;         // number of binary digits of the integer or significand, without the sign
   int exponent_bits = 0;  // bits of a float's exponent; 0 for integers
 };
 
@@ -36,8 +36,8 @@ std::optional<Range> range_of(DType dtype) {
   }
 }
 
-// Returns true if every value of `a`, including infinities and -0, is a value of `b`. A signed integer's lowest value -2^(n-1) needs one
-// digit only.
+// Returns true if every value of `a`, including infinities and -0, is a value of `b`. The lowest value of a signed integer, -2^(n-1), needs
+// only one significant digit.
 bool holds(const Range& b, const Range& a) {
   if (a.is_float) return b.is_float && b.digits >= a.digits && b.exponent_bits >= a.exponent_bits;
   return b.digits >= a.digits && (b.is_signed || !a.is_signed) && (!b.is_float || b.exponent_bits > 5 || a.digits < 16);
@@ -54,7 +54,7 @@ class MergeCasts final : public Rule {
     ValueId x = inner->inputs[0];
     DType a = graph.type(x).dtype, b = graph.type(node.inputs[0]).dtype, c = graph.type(node.outputs[0]).dtype;
     auto from = range_of(a), through = range_of(b), to = range_of(c);
-    // A Cast to bool computes x != 0; range_of(bool) holds only bool itself.
+    // A Cast to bool computes x != 0, so bool can hold only bool itself.
     if (!from || !through || !to || !holds(*through, *from))
       return no_patch(node, [&] {
         return fmt::format("the Cast before it goes through {}, which does not hold every value of {}", name_of(b), name_of(a));

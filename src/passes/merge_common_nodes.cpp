@@ -12,7 +12,7 @@
 namespace treadle::passes {
 namespace {
 
-// Larger constants count as equal only if they are the same memory, as comparing them would read all weights of the file at load.
+// Larger constants count as equal only if they share memory, because comparing them would read all weights of the file when loading.
 constexpr size_t kMaxComparedBytes = 4096;
 
 size_t mix(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
@@ -39,7 +39,7 @@ bool same_contents(const Tensor& a, const Tensor& b) {
 size_t hash_of(const Node& node) {
   size_t hash = mix(hash_of(node.op_type), hash_of(node.domain));
   for (ValueId input : node.inputs) hash = mix(hash, index_of(input));
-  // Hashes only the names of attributes; equal() compares their contents later.
+  // Hashes only the names of attributes. equal() compares their contents later.
   for (const auto& item : node.attributes) hash = mix(hash, hash_of(item.first));
   return mix(hash, node.outputs.size());
 }

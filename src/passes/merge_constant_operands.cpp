@@ -1,6 +1,6 @@
-// (x * c1) * c2 -> x * (c1 * c2), and the same for +, with constants of one element, if exact: for integers, which wrap, and for float
-// factors that are powers of two of at least 1 (scaling up is exact, and overflows either way). Otherwise, floating point would round twice
-// in one form and once in the other.
+// (x * c1) * c2 -> x * (c1 * c2), and the same for +, with constants of one element, where this is exact: for integers, which wrap, and for
+// float factors that are powers of two of at least 1 (scaling up is exact, and overflows in both forms). Otherwise, floats would be rounded
+// twice in one form and once in the other.
 #include <cmath>
 
 #include "passes/list.h"
@@ -16,7 +16,7 @@ bool is_growing_power_of_two(T x) {
   return std::isfinite(x) && x >= 1 && std::frexp(x, &exponent) == T{0.5};
 }
 
-// Returns the merged constant with the shape of the higher rank (all extents are 1), or nullopt.
+// Returns the merged constant, with the shape of the operand of higher rank (all extents are 1), or nullopt.
 std::optional<Tensor> merged(const Tensor& a, const Tensor& b, bool multiply) {
   if (a.dtype() != b.dtype() || a.num_elements() != 1 || b.num_elements() != 1) return std::nullopt;
   const Shape& shape = a.shape().rank() >= b.shape().rank() ? a.shape() : b.shape();

@@ -1,5 +1,5 @@
-// Transpose(view(Transpose(x))) -> Reshape(Transpose(Reshape(x))): images that are cut into patches and reassembled move only once. Cuts
-// the axes of x into pieces that every shape in the chain keeps whole; the chain is then one permutation of pieces. Known extents only.
+// Transpose(view(Transpose(x))) -> Reshape(Transpose(Reshape(x))): images cut into patches and reassembled are moved only once. Divides the
+// axes of x into pieces that no shape in the chain divides further, so the chain is one permutation of pieces. Needs known extents.
 #include <algorithm>
 #include <numeric>
 
@@ -39,11 +39,11 @@ class Pieces {
     axes_ = std::move(moved);
     return true;
   }
-  /// Divides the axes as the shape `to` requires. Returns false if a border between two new axes would fall within a piece that cannot be
-  /// cut there.
+  /// Divides the axes so that they have the shape `to`. Returns false if a border between two new axes would fall within a piece at a place
+  /// where it cannot be cut.
   bool reshape(const Extents& to) {
     std::vector<size_t> rest = now();
-    std::reverse(rest.begin(), rest.end());  // then the next extent is the last element
+    std::reverse(rest.begin(), rest.end());  // reversed, so that pop_back() takes the next piece
     axes_.assign(to.size(), {});
     for (size_t i = 0; i < to.size(); ++i) {
       for (int64_t open = to[i]; open > 1;) {
@@ -62,19 +62,19 @@ class Pieces {
     return std::all_of(rest.begin(), rest.end(), [&](size_t piece) { return extents_[piece] == 1; });
   }
 
-  /// Describes the whole chain as one step: view x with the shape `extents`, then transpose it by `perm`. Adjacent pieces that stay
-  /// adjacent form one axis.
+  /// Describes the whole chain as one step: view x with the shape `extents`, then transpose it by `perm`. Pieces that are adjacent before
+  /// and after form one axis.
   struct Movement {
     Extents extents, perm;
   };
   Movement movement() const {
     std::vector<size_t> place(extents_.size());
     for (size_t i = 0; i < before_.size(); ++i) place[before_[i]] = i;
-    // Pieces of extent 1 may be anywhere, so they are ignored.
+    // Pieces of extent 1 are ignored, because they may be anywhere.
     std::vector<size_t> moved;
     for (size_t piece : now())
       if (extents_[piece] > 1) moved.push_back(place[piece]);
-    std::vector<std::pair<size_t, int64_t>> runs;  // (first position, number of elements) of adjacent pieces, in the new order
+    std::vector<std::pair<size_t, int64_t>> runs;  // (first position, number of elements) of adjacent pieces, in new order
     for (size_t i = 0; i < moved.size(); ++i) {
       const int64_t extent = extents_[before_[moved[i]]];
       if (i > 0 && follows(moved[i - 1], moved[i]))
@@ -100,7 +100,7 @@ class Pieces {
     for (const auto& axis : axes_) all.insert(all.end(), axis.begin(), axis.end());
     return all;
   }
-  /// Cuts a piece in two: it keeps the extent `outer`. Returns the new piece, which gets the rest.
+  /// Cuts a piece in two. The piece keeps the outer part, of extent `outer`. Returns the new piece, which is the inner part.
   size_t cut(size_t piece, int64_t outer) {
     const size_t inner = extents_.size();
     extents_.push_back(extents_[piece] / outer);
@@ -108,7 +108,7 @@ class Pieces {
     before_.insert(std::find(before_.begin(), before_.end(), piece) + 1, inner);
     return inner;
   }
-  /// Returns true if only pieces of one element lie between two positions of x.
+  /// Returns true if all pieces between these two positions of x have extent 1.
   bool follows(size_t first, size_t second) const {
     if (second <= first) return false;
     return std::all_of(before_.begin() + static_cast<std::ptrdiff_t>(first) + 1, before_.begin() + static_cast<std::ptrdiff_t>(second),
@@ -116,7 +116,7 @@ class Pieces {
   }
 
   Extents extents_;             // extent of each piece
-  std::vector<size_t> before_;  // pieces in the order of x
+  std::vector<size_t> before_;  // the pieces, in the order of x
   std::vector<std::vector<size_t>> axes_;
 };
 
@@ -130,7 +130,7 @@ ValueId reshaped(Rewriter& rewriter, ValueId value, const Extents& to, const Nod
 bool merge(Rewriter& rewriter, NodeId last) {
   Graph& graph = rewriter.graph();
   const Node& outer = graph.node(last);
-  // Finds the chain, from the last node to the first.
+  // Collects the nodes of the chain, from the last to the first.
   std::vector<NodeId> chain{last};
   const Node* inner = producer_of(graph, outer.inputs[0]);
   while (inner && is_used_once(graph, inner->outputs[0])) {

@@ -1,4 +1,4 @@
-// x * (1 / y) -> x / y: rounds once less, and is the form that tools look for in normalizations.
+// x * (1 / y) -> x / y. Rounds once less, and is the form for which tools look in normalizations.
 #include "graph/op_def.h"
 #include "passes/list.h"
 #include "passes/matching.h"

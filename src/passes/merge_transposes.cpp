@@ -1,4 +1,4 @@
-// Transpose(Transpose(x)) -> one Transpose, or x where the two undo each other: axis i of the result is axis inner[outer[i]] of x.
+// Transpose(Transpose(x)) -> one Transpose, or x if the two cancel each other: axis i of the result is axis inner[outer[i]] of x.
 #include "passes/list.h"
 #include "passes/matching.h"
 #include "passes/trace.h"
@@ -6,7 +6,7 @@
 namespace treadle::passes {
 namespace {
 
-// Returns the permutation, by default the reversed axes; nullopt if the rank is unknown or the attribute is not a permutation of it.
+// Returns the permutation, by default the reversed axes; nullopt if the rank is unknown or the attribute does not permute the axes.
 std::optional<std::vector<int64_t>> permutation_of(const Graph& graph, const Node& node) {
   const Type& type = graph.type(node.inputs[0]);
   if (!type.has_rank()) return std::nullopt;

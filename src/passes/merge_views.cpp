@@ -1,5 +1,5 @@
-// A chain of Reshape, Flatten, Squeeze and Unsqueeze keeps the elements of x in order, so one Reshape of x replaces it, or x itself if the
-// last shape is x's.
+// A chain of Reshape, Flatten, Squeeze and Unsqueeze keeps the elements of x in order. So one Reshape of x replaces it, or x itself if the
+// last shape is that of x.
 #include <fmt/format.h>
 
 #include "passes/list.h"

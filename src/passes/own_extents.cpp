@@ -1,6 +1,6 @@
-// Reshape(x, Concat(extents of x at their own places, constants)) -> Reshape(x, constant with 0 for these): 0 means "as in x". The extent
-// may also come from another value, if it is the same number or symbol as x's. If all other extents are positive constants or copied, one
-// computed extent becomes -1.
+// Reshape(x, Concat(extents of x at their own positions, constants)) -> Reshape(x, constant with 0 for these extents); 0 means "as in x".
+// The extent may also be that of another value, if it is the same number or symbol. If all others are positive constants, one computed
+// extent becomes -1.
 #include <algorithm>
 #include <map>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Target = std::vector<int64_t>;
 
-// Returns the extent if it is a number or has a name in the model; otherwise null.
+// Returns the extent if it is a number or a symbol named in the model; otherwise null.
 const Dim* named_extent(const Type& type, size_t axis) {
   if (!type.has_rank() || axis >= type.shape->size()) return nullptr;
   const Dim& dim = (*type.shape)[axis];
@@ -27,8 +27,8 @@ bool have_same_extent(const Graph& graph, ValueId a, ValueId b, size_t axis) {
   return one != nullptr && other != nullptr && *one == *other;
 }
 
-// True if the value is a row of one element, namely the extent of `data` at `place`. `plain` is the graph with types inferred without
-// elements.
+// Returns true if the value is a vector of one element, which is the extent of `data` on axis `place`. `plain` is the graph with types
+// inferred without knowledge of elements.
 bool is_extent_of(const Graph& graph, const Graph& plain, ValueId id, ValueId data, size_t place) {
   const Node* node = producer_of(graph, id);
   const bool is_row = node && node->is("Unsqueeze") && constant_ints(graph, node->inputs[1]) == Target{0};
@@ -66,13 +66,13 @@ std::optional<Target> target_of(const Graph& graph, const Graph& plain, const No
       if (++num_computed > 1 || !is_one_element(graph.type(input))) return std::nullopt;
     }
   }
-  // If another extent is 0 or -1, this extent could not be inferred.
+  // An extent -1 cannot be inferred if another extent is 0 or -1.
   if (num_computed > 0 && std::count_if(target.begin(), target.end(), [](int64_t extent) { return extent < 1; }) > 1) return std::nullopt;
   return target;
 }
 
-// Infers types again without the elements of computed values, as other tools do. They then see a computed extent where only elements show
-// that two extents are equal. A Reshape with a target fixes the extents for later nodes.
+// Infers types again without the elements of computed values, as other tools do. Such tools do not see that two extents are equal if only
+// elements show it. A Reshape with a constant target makes the extents known for later nodes.
 std::map<NodeId, Target> targets_in(const Graph& graph) {
   const std::unique_ptr<Graph> plain = graph.clone();
   const std::vector<NodeId> order = plain->order();
@@ -95,7 +95,7 @@ std::map<NodeId, Target> targets_in(const Graph& graph) {
       std::vector<Type> types = infer_alone(*plain, node).outputs;
       for (size_t i = 0; i < node.outputs.size(); ++i)
         if (node.outputs[i] != kNoValue && types[i].is_tensor()) plain->value(node.outputs[i]).type = std::move(types[i]);
-    } catch (const Error&) {  // inference failed because the operator needs elements, so its outputs stay unknown
+    } catch (const Error&) {  // inference needs elements, so the outputs stay unknown
     }
   }
   return targets;
@@ -113,7 +113,7 @@ class OwnExtents final : public Rule {
   }
 
  private:
-  // The graph of the last call, with the changes that this rule has made since.
+  // The graph of the last call of match(), and the targets found in it. Since then, only this rule has changed the graph.
   mutable const Graph* graph_ = nullptr;
   mutable std::map<NodeId, Target> targets_;
 };

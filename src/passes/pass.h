@@ -1,4 +1,4 @@
-// A pass of the graph optimiser: its description and its function. Each pass's file defines a function that makes it; list.h names them.
+// A pass of the graph optimizer: description and function. Each pass's file defines a function that makes it; list.h lists these functions.
 #pragma once
 
 #include <concepts>
@@ -11,16 +11,16 @@
 
 namespace treadle::passes {
 
-/// The remaining budget of constant folding, over all rounds and bodies, so that loading a small model takes neither minutes nor all
-/// memory. String elements count with the bytes of their texts.
+/// The budget of constant folding that is left for all rounds and bodies. It prevents that loading a small model takes minutes or all of
+/// the memory. String elements count with the bytes of their texts.
 struct FoldLimits {
-  size_t max_bytes_each = 64U << 20U;  ///< limit of the bytes of one constant
-  double bytes = 512e6;                ///< bytes of all constants that folding makes
-  double widened_bytes = 1e18;         ///< bytes of constants that are converted from 16 bits
-  double operations = 4e9;             ///< floating-point operations and elements, by the operators' declared costs
-  bool keep_quantization = false;      ///< do not fold DequantizeLinear
+  size_t max_bytes_each = 64U << 20U;  ///< limit for each constant, in bytes
+  double bytes = 512e6;                ///< limit for all constants that folding makes together, in bytes
+  double widened_bytes = 1e18;         ///< limit for all constants that are converted from 16 bits, in bytes
+  double operations = 4e9;             ///< limit of operations and elements, by the costs that operators declare
+  bool keep_quantization = false;      ///< true: do not fold DequantizeLinear
 
-  /// Returns the limits above for a large model, and lower limits for a model with few bytes of constants.
+  /// For a large model, returns the limits above. For a model with few bytes of constants, returns lower limits.
   static FoldLimits of(const Graph& graph);
 };
 
@@ -34,7 +34,7 @@ struct PassContext {
 struct Pass {
   PassInfo info;
   std::unique_ptr<Rule> (*rule)(const PipelineOptions&) = nullptr;
-  /// @return the number of changes; it stops after `limit` changes
+  /// @return the number of changes. The function stops after `limit` changes.
   int64_t (*run)(Graph&, PassContext&, int64_t limit) = nullptr;
 };
 
@@ -47,10 +47,10 @@ constexpr PassConditions kAlways{}, kHidesPatterns{.hides_patterns = true}, kFor
     kPacked{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .for_host = true},
     kPackedFloat32{.packed_weights = true, .not_before_autodiff = true, .only_in_memory = true, .only_float32 = true, .for_host = true};
 
-/// Makes a pass of the rule that `make` makes, with the rule's name.
+/// Makes a pass from the rule that `make` creates. The pass has the name of the rule.
 Pass rule_pass(std::unique_ptr<Rule> (*make)(const PipelineOptions&), Level level, const PassConditions& conditions,
                std::string_view description);
-/// Makes a pass of rule R, which may be constructed from the options.
+/// Makes a pass from the rule R. R may have a constructor with the options.
 template <typename R>
 Pass rule_pass(Level level, const PassConditions& conditions, std::string_view description) {
   constexpr auto make = [](const PipelineOptions& options) -> std::unique_ptr<Rule> {

@@ -22,7 +22,7 @@
 namespace treadle::passes {
 namespace {
 
-// Partitions the graph for backends. It is not in the list of passes, because the caller supplies its function.
+// The pass that partitions the graph for backends. Not in the list of passes, because the caller supplies its function.
 constexpr PassInfo kBackends{"backends", kBasic, kAlways, "subgraphs that backends compile -> Subgraph"};
 
 /// The passes of list.h by stage.
@@ -55,8 +55,8 @@ class Pipeline {
   }
 
   void run() {
-    // After two rounds, nearly no model changes any more; a sixth round would not be worth its load time. Weights stay quantized until all
-    // rules have seen them.
+    // After two rounds, nearly no model changes any more; a sixth round would cost more load time than it gains. Weights stay quantized
+    // until all rules have seen them.
     constexpr int kMaxRounds = 5;
     const PipelineOptions& options = context_.options;
     for (int round = 0; round < kMaxRounds && left_ > 0; ++round) {
@@ -65,7 +65,7 @@ class Pipeline {
       const bool has_folded_weights = context_.fold_limits.keep_quantization == options.keep_quantization;
       if (left_ == before && has_folded_weights) break;
       if (!has_folded_weights) set_keep_quantization(options.keep_quantization);
-      // Infers again, since values that became constants determine more shapes.
+      // Infers again, because values that have become constants make more shapes known.
       infer_again();
     }
     if (options.before_fusion && left_ > 0) timed(kBackends, [&] { return options.before_fusion(graph_, left_); });
@@ -80,13 +80,13 @@ class Pipeline {
     const int64_t before = left_;
     apply(stages().layout);
     if (left_ == before) return;
-    // Needed because new Transposes meet the model's own ones, and because computed axes have become constants.
+    // Needed because new Transposes may meet Transposes of the model, and because computed axes have become constants.
     apply_round();
     apply(stages().after_layout);
     infer_again();
   }
 
-  // A pass that found nothing to change is skipped until the graph changes.
+  // A pass that has found nothing to change is skipped until something else changes the graph.
   void apply_round() {
     for (size_t i = 0; i < settled_at_.size(); ++i) {
       if (settled_at_[i] == version_) continue;
@@ -95,7 +95,7 @@ class Pipeline {
     }
   }
 
-  // Only whole-graph passes depend on the fold limits, so only they must run again.
+  // Only passes over whole graphs depend on the limits of folding, so only they must run again.
   void set_keep_quantization(bool keep) {
     context_.fold_limits.keep_quantization = keep;
     for (size_t i = 0; i < settled_at_.size(); ++i)
@@ -189,11 +189,11 @@ class Pipeline {
   PassContext context_;
   int64_t left_;
   const bool verifies_;
-  int64_t version_ = 0;  // version of the graph, which every change increases
+  int64_t version_ = 0;  // version of the graph; every change increases it
   std::vector<int64_t> settled_at_ =
       std::vector<int64_t>(stages().rounds.size(), -1);  // for each pass: the version of the graph in which it found nothing to change
   int64_t inferred_at_ = -1;
-  bool found_nothing_ = false;  // the last pass found nothing to change
+  bool found_nothing_ = false;  // true if the last pass found nothing to change
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ PrecisionRules PrecisionRules::parse(std::string_view text) {
     const std::string_view entry = text.substr(begin, end - begin);
     begin = end + 1;
     if (entry.empty()) continue;
-    const size_t equals = entry.rfind('=');  // searches from the end: node names may contain '=', precisions do not
+    const size_t equals = entry.rfind('=');  // from the end, because node names may contain '=' but precisions may not
     const std::string_view name = equals == std::string_view::npos ? entry : entry.substr(equals + 1);
     const std::optional<ops::Precision> precision = ops::precision_named(name);
     if (!precision || equals == 0)

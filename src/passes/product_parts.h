@@ -1,4 +1,4 @@
-// The operands and attributes of the FusedMatMul that computes a product with constant weights.
+// The operands and attributes of a FusedMatMul that computes a given product with constant weights.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@ struct ProductParts {
   bool has_activation() const { return !attributes.get_string("activation").empty(); }
 };
 
-/// Returns the parts of a float32 MatMul, Gemm or FusedMatMul whose second operand is a constant matrix; nullopt if FusedMatMul cannot
-/// express it.
+/// Returns the parts of a float32 MatMul, Gemm or FusedMatMul whose second operand is a constant matrix; nullopt if a FusedMatMul cannot
+/// compute it.
 std::optional<ProductParts> product_parts(const Graph& graph, const Node& node);
 
-/// Returns a patch that computes output 0 of `node` by a FusedMatMul of these parts.
+/// Returns a patch that computes output 0 of `node` by a FusedMatMul with these parts.
 Patch fused_product(const Node& node, const ProductParts& parts);
 
 }  // namespace treadle::passes

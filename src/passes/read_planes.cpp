@@ -1,5 +1,5 @@
-// NhwcConv(Transpose(x)) -> NhwcConv(x, planes = 1) for a model input x with few channels. The kernel copies the image anyway to pad it,
-// and transposes it on the way.
+// NhwcConv(Transpose(x)) -> NhwcConv(x, planes = 1), if x is an input of the model with few channels. The kernel copies the image in any
+// case, to pad it, and transposes it while copying.
 #include "graph/rewriter.h"
 #include "passes/channels_last.h"
 #include "passes/layout.h"
@@ -32,7 +32,7 @@ int64_t read_inputs_as_planes(Graph& graph, PassContext&, int64_t limit) {
     if (!transpose || !is_used_once(graph, image)) continue;
     const ValueId input = transpose->inputs[0];
     const Type& type = graph.type(input);
-    // The planner may place a computed value between rows of others; a model input is contiguous.
+    // x must be an input of the model, which is contiguous. The planner may store a computed value between rows of others.
     if (graph.value(input).producer != kNoNode || graph.value(input).is_constant() || !has_few_channels(type) ||
         !has_perm(transpose, channels_last_order(type.rank())))
       continue;

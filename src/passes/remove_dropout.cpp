@@ -1,5 +1,5 @@
-// Dropout(x) -> x, and its mask -> all true, where training_mode is absent or the constant false. In inference only: a training graph keeps
-// the node, because its training_mode is an input that the run sets.
+// Dropout(x) -> x, and its mask -> all true, if training_mode is absent or the constant false. For inference only: in a training graph,
+// training_mode is an input that each run sets, so the node stays.
 #include "passes/list.h"
 
 namespace treadle::passes {

@@ -1,4 +1,4 @@
-// Identity(x) -> x, for values of every kind.
+// Identity(x) -> x, for values of all kinds (tensors, sequences etc.).
 #include "passes/list.h"
 
 namespace treadle::passes {

@@ -1,5 +1,5 @@
 // x * 1, x / 1, x - 0, x + 0, x ^ 1 -> x, if the result has x's type and shape (a broadcast would change the shape). In floating point, x +
-// 0 turns -0 into +0, which a later division exposes; so floats need x + (-0) or x - (+0), which are exact.
+// 0 changes -0 to +0, and a later division shows the difference; so floats need x + (-0) or x - (+0), which are exact.
 #include "graph/op_def.h"
 #include "passes/list.h"
 #include "passes/matching.h"
@@ -26,7 +26,7 @@ class RemoveNeutralOperand final : public Rule {
   }
 
  private:
-  const bool scalars_only_;  // true: keep vectors of ones, such as the scale of a normalization
+  const bool scalars_only_;  // true: only scalars; keeps vectors of ones, such as the scale of a normalization
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Removes operators that return their input: a Reshape to the same shape, a Cast to the same dtype, a Slice of everything, a Pad by
-// nothing, a Transpose that moves no axis, a Concat of one operand. The operator decides (OpDef::returns_input).
+// Removes nodes that return their input unchanged: a Reshape to the same shape, a Cast to the same dtype, a Slice of everything, a Pad with
+// no pads, a Transpose that moves no axis, a Concat of one operand. OpDef::returns_input tells which nodes do.
 #include "graph/op_def.h"
 #include "passes/list.h"
 

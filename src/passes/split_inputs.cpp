@@ -1,5 +1,5 @@
-// Gather(x, 0), Gather(x, 1) etc. for each element of the outermost axis of an input -> Squeeze(Split(x)). Models whose state stacks the
-// caches of all layers read it in this way. A Gather copies, whereas a Split's outputs and a Squeeze are views.
+// Gather(x, 0), Gather(x, 1) etc. for each element of the outermost axis of an input -> Squeeze(Split(x)). Models that stack the caches of
+// all layers in one state read it like this. A Gather copies, whereas the outputs of Split and Squeeze are views.
 #include <algorithm>
 
 #include "graph/rewriter.h"
@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kMaxParts = 256;
 
-// For each element of axis 0, returns the Gathers that select it. Empty if an element is not selected, as a Split that has to copy would
-// copy it too.
+// For each element of axis 0, returns the Gathers that select it. Empty if some element is not selected: if the Split has to copy, it would
+// copy that element too.
 std::vector<std::vector<NodeId>> find_gathers(const Graph& graph, ValueId input) {
   const Type& type = graph.type(input);
   if (!type.is_tensor() || !type.has_rank() || type.rank() == 0 || !(*type.shape)[0].is_const()) return {};
@@ -40,7 +40,7 @@ int64_t split_all(Graph& graph, PassContext&, int64_t limit) {
     std::vector<NodeId> all;
     for (const auto& gathers : taken) all.insert(all.end(), gathers.begin(), gathers.end());
     rewriter.change(all, [&] {
-      // Adds the nodes before all others, as inputs exist from the start.
+      // Adds the new nodes before all others, because an input exists from the start.
       const Node& some = graph.node(taken[0][0]);
       NodeSpec spec{.op_type = "Split", .inputs = {input}, .name = some.name, .num_outputs = static_cast<int>(taken.size())};
       spec.attributes.set("axis", int64_t{0});

@@ -1,5 +1,5 @@
-// ReduceMax(Concat(a, b, c, axis), axis) -> Squeeze(Max(Max(a, b), c)), if the operands have extent 1 on that axis: the maximum of several
-// values that are only stacked to be reduced. ReduceMin likewise. Maxima are exact in any order. Avoids copies that interleave elements.
+// ReduceMax(Concat(a, b, c, axis), axis) -> Squeeze(Max(Max(a, b), c)), if the operands have extent 1 on that axis: the maximum of values
+// that are stacked only to be reduced. The same for ReduceMin. Maxima are exact in any order. Avoids copies that interleave elements.
 #include <algorithm>
 
 #include "passes/list.h"
@@ -12,7 +12,7 @@ class StackToPairs final : public Rule {
  public:
   std::string_view name() const override { return "stack-to-pairs"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
-    constexpr size_t kMaxOperands = 8;  // maximum number of operands; with more, pairwise maxima would move more memory than a stack
+    constexpr size_t kMaxOperands = 8;  // with more operands, pairwise maxima would move more memory than the stack
     const bool is_max = node.is("ReduceMax");
     if ((!is_max && !node.is("ReduceMin")) || !node.has_input(1) || graph.type(node.inputs[0]).dtype != DType::float32) return std::nullopt;
     const Node* stack = producer_of(graph, node.inputs[0]);

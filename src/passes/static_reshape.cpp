@@ -1,5 +1,5 @@
 // Reshape to a shape that is computed from other shapes -> Reshape to a constant: an extent that the data has at the same position becomes
-// 0 (copy), and one other symbol may become -1 (infer). The chain of Shape, Gather and Concat then has no reader. If a copied extent is 0
+// 0 (copy), and one other symbol may become -1 (infer). Nothing then reads the chain of Shape, Gather and Concat. If a copied extent is 0
 // in a run, -1 is still inferred correctly, because inference cancels equal extents first.
 #include "passes/list.h"
 #include "passes/matching.h"

@@ -1,4 +1,4 @@
-// Records what the optimizer did to a graph, step by step. Nothing is recorded unless a PassTrace::Scope exists on the thread.
+// Records, step by step, how the optimizer changes a graph. Nothing is recorded unless a PassTrace::Scope exists on the thread.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct NodeChange {
   enum class What : uint8_t { made, changed, folded, removed };
   What what = What::made;
   std::string op_type, name;
-  std::vector<std::string> sources;  ///< nodes of the original model that it represents
-  std::vector<std::string> took;     ///< removed nodes whose work it does, such as "Relu relu_1"
+  std::vector<std::string> sources;  ///< nodes of the original model for which it stands
+  std::vector<std::string> took;     ///< removed nodes whose work this node does now, such as "Relu relu_1"
 };
 
 struct PassStep {
@@ -30,7 +30,7 @@ struct PassStep {
   std::vector<NodeChange> changes;
 };
 
-/// The reason why a pass did not change a node that nearly matched.
+/// The reason why a pass did not change a node that it might have changed.
 struct Refusal {
   std::string pass, reason;
   bool operator==(const Refusal&) const = default;
@@ -38,7 +38,7 @@ struct Refusal {
 
 class PassTrace {
  public:
-  /// While it exists, optimizations on this thread are recorded in the trace. Scopes do not nest.
+  /// While this object exists, optimizations on this thread are recorded in the trace. Scopes do not nest.
   class Scope {
    public:
     explicit Scope(PassTrace& trace) { current_ = &trace; }
@@ -60,7 +60,7 @@ class PassTrace {
   std::vector<Refusal> refusals(const std::string& node) const;
   /// Returns these reasons for every node that has any, by the node's name.
   const std::map<std::string, std::vector<Refusal>>& all_refusals() const { return refusals_; }
-  /// Returns the passes that made or changed nodes representing these nodes of the model, each once, in order.
+  /// Returns the passes that made or changed nodes that stand for these nodes of the model, each pass once, in order.
   std::vector<std::string> passes_of(const std::vector<std::string>& sources) const;
 
  private:
@@ -68,7 +68,7 @@ class PassTrace {
     std::string op_type, name, output;
     std::vector<std::string> sources;
     Attributes attributes;
-    bool moves = false;  // the node only moves data
+    bool moves = false;  // true if the node only moves data
   };
   using Snapshot = std::map<std::pair<const Graph*, NodeId>, Seen>;
   static void look(const Graph& graph, Snapshot& snapshot);
@@ -81,17 +81,17 @@ class PassTrace {
   std::map<std::string, std::vector<Refusal>> refusals_;
 };
 
-/// Describes a value for a refusal: "float16[2,3]", or "a value of unknown type".
+/// Describes a value for the reason in a refusal: "float16[2,3]", or "a value of unknown type".
 std::string found(const Graph& graph, ValueId value);
 
-/// Records the reason if tracing, and returns false: `return declined(conv, "several nodes read its result");`
-/// @param other  node named between the two halves of the reason; may be null
+/// Records the reason if a trace exists, and returns false: `return declined(conv, "several nodes read its result");`
+/// @param other  node whose name is inserted between `reason` and `rest`; may be null
 inline bool declined(const Node& node, std::string_view reason, const Node* other = nullptr, std::string_view rest = {}) {
   if (PassTrace* trace = PassTrace::current()) [[unlikely]]
     trace->refuse(node, reason, other, rest);
   return false;
 }
-/// Like refuse() with a reason that is expensive to format: calls `text()` only if tracing.
+/// Like the other declined(), for a reason that is expensive to format: calls `text()` only if a trace exists.
 template <typename Text>
   requires std::is_invocable_r_v<std::string, Text>
 bool declined(const Node& node, Text&& text) {
@@ -99,7 +99,7 @@ bool declined(const Node& node, Text&& text) {
     trace->refuse(node, text(), nullptr, {});
   return false;
 }
-/// Like refuse() for rules, returning nullopt: `return no_patch(product, "several nodes read its result");`
+/// Like declined(), for rules: returns nullopt, as in `return no_patch(product, "several nodes read its result");`
 template <typename... Reason>
 std::nullopt_t no_patch(const Node& node, Reason&&... reason) {
   declined(node, std::forward<Reason>(reason)...);
