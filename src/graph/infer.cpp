@@ -255,7 +255,7 @@ bool infer_node(Graph& graph, NodeId id, const InferOptions& options) {
       }
       const size_t num_formal = inside.inputs.size() - body.captures.size();
       const auto settled = nest.carried.find(&body);
-      auto is_settled = [&](size_t i) {  // settled types replace declared ones
+      auto is_settled = [&](size_t i) {  // true: types[i] of a carried value replaces a declared type
         return settled != nest.carried.end() && i >= settled->second.first_input &&
                i - settled->second.first_input < settled->second.types.size();
       };
