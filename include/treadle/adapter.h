@@ -12,8 +12,8 @@
 
 namespace treadle {
 
-/// Tensors by names of the model's inputs, or of initializers that can be fed. RunOptions::adapters feeds them to a run; a session can
-/// serve any number of adapters. Files have ONNX Runtime's format (.onnx_adapter).
+/// Tensors, keyed by the names of the model inputs, or of the overridable initializers, that they are fed to. RunOptions::adapters feeds
+/// them in a run; a session can serve any number of adapters. The file format is ONNX Runtime's (.onnx_adapter).
 struct TREADLE_API Adapter {
   static constexpr int32_t kFormatVersion = 1;
   int32_t adapter_version = 0;  ///< the caller's own version number
@@ -24,9 +24,9 @@ struct TREADLE_API Adapter {
   static Adapter load(const std::string& path);
   /// Copies the parameters. @throws Error(invalid_argument) if the bytes are not a valid adapter
   static Adapter from_bytes(std::span<const std::byte> bytes);
-  /// Returns the bytes of an adapter file. @throws Error(not_implemented) for strings and sub-byte types, which the format lacks
+  /// Returns the bytes of an adapter file. @throws Error(not_implemented) for strings and sub-byte types, which the file format cannot hold
   std::string to_bytes() const;
-  /// Writes the file atomically: on failure, an old file stays. @throws Error as to_bytes(), or if the file cannot be written
+  /// Writes the file atomically: on failure, an existing file stays unchanged. @throws Error as to_bytes(), or if writing fails
   void save(const std::string& path) const;
 };
 

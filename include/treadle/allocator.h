@@ -1,4 +1,4 @@
-// Allocators of tensors' memory, and accounts that limit it.
+// Allocators of tensors' memory, and accounts that count memory and limit it.
 #pragma once
 
 #include <array>
@@ -17,15 +17,15 @@ namespace treadle {
 
 /// The purpose of a block of memory.
 enum class MemoryClass : uint8_t {
-  weights,      ///< constants, as in the model or folded by the optimiser
+  weights,      ///< constants, as in the model or folded by the optimizer
   packed,       ///< copies of weights in the layout of a kernel
   activations,  ///< values that a run computes, inside or outside the arena
   scratch,      ///< working memory of kernels
-  io,           ///< outputs, until they are handed to the caller
+  io,           ///< outputs of a run, until the caller receives them
   other,
-  parameters,       ///< of a trainer or joint module: trained parameters and running statistics
-  gradients,        ///< results of the backward pass, and their sums
-  optimizer_state,  ///< an optimizer's state for parameters
+  parameters,       ///< trained parameters and running statistics of a trainer or joint module
+  gradients,        ///< gradients that the backward pass computes, and their sums over steps
+  optimizer_state,  ///< state that an optimizer keeps for parameters
 };
 inline constexpr size_t kNumMemoryClasses = 9;
 TREADLE_API std::string_view memory_class_name(MemoryClass memory_class) noexcept;
@@ -43,9 +43,9 @@ class TREADLE_API Allocator {
  public:
   virtual ~Allocator();
   virtual std::string_view name() const noexcept = 0;
-  /// Allocates memory. @param size_bytes  at least 1. @return memory aligned to Storage::kAlignment; null if there is none
+  /// Allocates memory. @param size_bytes  at least 1. @return memory aligned to Storage::kAlignment; null if no memory is available
   virtual void* allocate(size_t size_bytes, MemoryClass memory_class) = 0;
-  /// @param size_bytes, memory_class  the values that were passed to allocate()
+  /// Frees a block. @param size_bytes, memory_class  the values that were passed to allocate() for it
   virtual void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept = 0;
   /// Called when the content of a block will not be read any more, but the block stays in use.
   virtual void renew(void* data, size_t size_bytes) noexcept;
@@ -53,26 +53,26 @@ class TREADLE_API Allocator {
   virtual size_t trim() noexcept;
   /// Calls `visit` for every region. `visit` must not use the allocator.
   virtual void visit_regions(const std::function<void(const MemoryRegion&)>& visit) const;
-  /// Checks for writes outside blocks or after their end. @throws Error(internal) describing them, once. Sessions call this after every
-  /// run.
+  /// Checks for writes outside blocks, and for writes to freed blocks. @throws Error(internal) that describes them; each is reported once.
+  /// Sessions call this function after every run.
   virtual void check();
 };
 
 /// Returns the process-wide allocator, which takes memory from the system's heap.
 TREADLE_API const std::shared_ptr<Allocator>& plain_allocator();
 
-/// Makes an allocator of a kind, or of several wrapped around one another: "nan+guard" fills the memory of "guard".
+/// Makes an allocator of the named kind. Kinds joined by "+" wrap one another: "nan+guard" fills the memory that "guard" allocates. Kinds:
 ///   plain      the system's heap
-///   arena      best fit in large blocks, with neighbours coalesced; idle blocks are returned to the system
+///   arena      best fit in large blocks, with neighbors coalesced; idle blocks are returned to the system
 ///   guard      red zones around blocks, checked when they are freed; freed blocks are kept for a while to detect writes to them
 ///   nan        fills new memory with NaN
 ///   pattern    fills new and freed memory with large numbers in every dtype, different ones each time
 ///   recording  a RecordingAllocator
-/// @param upstream  source of the innermost one's memory; null: the system
+/// @param upstream  allocator from which the innermost one takes its memory; null: the system
 /// @throws Error(invalid_argument) for another name
 TREADLE_API std::shared_ptr<Allocator> make_allocator(std::string_view kinds, std::shared_ptr<Allocator> upstream = nullptr);
 
-/// Records what happens to an allocator's blocks, in order.
+/// Wraps an allocator and records its allocations and frees, in order.
 class TREADLE_API RecordingAllocator : public Allocator {
  public:
   struct Event {
@@ -89,7 +89,7 @@ class TREADLE_API RecordingAllocator : public Allocator {
 /// Counts the memory in use, of one class or in total.
 struct MemoryUsage {
   size_t bytes = 0, peak_bytes = 0;
-  int64_t num_allocations = 0;  ///< since the account was made
+  int64_t num_allocations = 0;  ///< number since counting began
 };
 
 struct MemoryStatistics {
@@ -100,13 +100,13 @@ struct MemoryStatistics {
 };
 
 /// The functions of a CallbackAllocator. Several threads may call them at once. They are also called after the session is destroyed, as
-/// long as a tensor uses their memory.
+/// long as tensors use memory from them.
 struct AllocatorCallbacks {
   std::string name;
   /// Allocates memory. @return memory of `size_bytes` (at least 1), aligned to Storage::kAlignment (64); null if there is none
   std::function<void*(size_t size_bytes, MemoryClass memory_class)> allocate;
   std::function<void(void* data, size_t size_bytes, MemoryClass memory_class)> free;  ///< must not throw
-  std::function<size_t()> trim;  ///< returns idle memory to the system, and its size in bytes; may be empty
+  std::function<size_t()> trim;  ///< gives idle memory back to the system, and returns its size in bytes; may be empty
 };
 
 /// A caller's own allocator, with statistics.
@@ -116,7 +116,7 @@ class TREADLE_API CallbackAllocator final : public Allocator {
   explicit CallbackAllocator(AllocatorCallbacks callbacks);
   ~CallbackAllocator() override;
   std::string_view name() const noexcept override;
-  /// @throws Error(invalid_argument) if the caller's memory is not aligned, after freeing it
+  /// @throws Error(invalid_argument) if the callback returned unaligned memory, which is freed first
   void* allocate(size_t size_bytes, MemoryClass memory_class) override;
   void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override;
   size_t trim() noexcept override;
@@ -128,7 +128,7 @@ class TREADLE_API CallbackAllocator final : public Allocator {
 };
 
 /// Statistics of the constants and packed weights that models and sessions of this process share; each is counted once (docs/memory.md).
-/// The hits count how often an existing one was used instead of a new copy, since the process began.
+/// `hits` counts how often an existing copy was used instead of a new one, since the process began.
 struct SharedWeightsStatistics {
   size_t num_constants = 0, constant_bytes = 0;
   size_t num_packed = 0, packed_bytes = 0;
@@ -136,7 +136,7 @@ struct SharedWeightsStatistics {
 };
 TREADLE_API SharedWeightsStatistics shared_weights_statistics();
 
-/// Counts bytes, up to a limit. Accounts form trees: a charge also counts in all parents, and every limit on the path applies. Thread-safe.
+/// Counts bytes, up to a limit. Accounts form trees: a charge also counts in all ancestors, and must fit their limits. Thread-safe.
 class TREADLE_API MemoryAccount {
  public:
   explicit MemoryAccount(std::string name, size_t limit_bytes = 0, std::shared_ptr<MemoryAccount> parent = nullptr);
@@ -148,7 +148,7 @@ class TREADLE_API MemoryAccount {
   /// @throws Error(resource_exhausted) naming the account whose limit would be exceeded, the bytes requested, and the bytes in use
   void charge(MemoryClass memory_class, size_t size_bytes);
   void discharge(MemoryClass memory_class, size_t size_bytes) noexcept;
-  /// Charges even beyond the limits. For runs that have begun before a limit was lowered.
+  /// Charges even beyond the limits, for runs that began before a limit was lowered.
   void charge_beyond_limits(MemoryClass memory_class, size_t size_bytes) noexcept;
 
   const std::string& name() const noexcept { return name_; }
@@ -168,7 +168,7 @@ class TREADLE_API MemoryAccount {
     void count(size_t now) noexcept;
     MemoryUsage read() const;
   };
-  bool take(size_t size_bytes) noexcept;  // adds to this account only; false: over its limit
+  bool take(size_t size_bytes) noexcept;  // charges this account without its parents; false: it would exceed its limit
 
   const std::string name_;
   const std::shared_ptr<MemoryAccount> parent_;

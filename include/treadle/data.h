@@ -29,10 +29,10 @@ class TREADLE_API Dataset {
 /// Makes a dataset whose sample i is row i of each array. Copies nothing: arrays of mapped files stay in the file.
 /// @throws Error(invalid_argument) if the arrays differ in length
 TREADLE_API std::shared_ptr<const Dataset> dataset_of(NamedTensors arrays);
-/// Makes a dataset of only these samples, in this order.
-/// @throws Error(invalid_argument) for a number that does not exist
+/// Makes a dataset of the listed samples of `data` only, in this order.
+/// @throws Error(invalid_argument) for the number of a sample that does not exist
 TREADLE_API std::shared_ptr<const Dataset> subset_of(std::shared_ptr<const Dataset> data, std::vector<int64_t> samples);
-/// Splits off a fixed random part for validation: `fraction` of the samples, rounded, with at least one sample in each part.
+/// The result of split(): a fixed random part for validation (`fraction` of the samples, rounded), and the rest. No part is empty.
 struct TREADLE_API SplitData {
   std::shared_ptr<const Dataset> training, validation;
 };
@@ -62,27 +62,27 @@ TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options
 
 /// Reads the arrays of a .npz file by name. Uncompressed arrays are views of the mapped file.
 TREADLE_API NamedTensors read_npz(const std::string& path);
-/// Decodes an image to the layout of the input (channels first or last, by the axis of extent 1 or 3), resized to its extents. Floats are
-/// in [0, 1]. @throws Error if the build cannot decode the file, or the input is not for images
+/// Decodes an image and resizes it to the extents of the model input. The input's axis of extent 1 or 3 is the channels, first or last.
+/// Floats are in [0, 1]. @throws Error if the build cannot decode the file, or the input is not for images
 TREADLE_API Tensor read_picture(const ValueInfo& input, const std::string& path);
 using ReadPicture = std::function<Tensor(const ValueInfo& input, const std::string& path)>;
 
 /// The data arguments of `treadle train`.
 struct DataFiles {
-  /// Files: .npz and .safetensors (arrays named as inputs; a single array may have any name), .csv, or INPUT=FILE.npy. Or a folder with one
-  /// folder of images per class.
+  /// Files: .npz and .safetensors (arrays named as inputs; a single array may have any name), .csv, or INPUT=FILE.npy. Or a folder that
+  /// contains one folder of images per class.
   std::vector<std::string> paths;
-  std::string labels;                 ///< an array (default "labels"), a column of a .csv, or a .npy file
+  std::string labels;                 ///< name of an array (default "labels") or of a column of a .csv, or path of a .npy file
   std::vector<std::string> features;  ///< selects columns of a .csv; see CsvOptions::features
-  double scale = 1;                   ///< factor for floating-point inputs
+  double scale = 1;                   ///< factor by which floating-point inputs are multiplied
   ReadPicture read_picture;           ///< reads images; null: train::read_picture()
 };
 
 /// The dtype and extents that a loss expects of its labels.
 struct LabelForm {
   DType dtype = DType::int64;  ///< undefined: the loss has no labels
-  /// Extents to which the label of a sample is reshaped, for losses whose labels have the output's shape; nullopt: the label stays as it
-  /// is.
+  /// For losses whose labels have the output's shape: the extents to which the label of a sample is reshaped. Nullopt: the label keeps its
+  /// shape.
   std::optional<std::vector<int64_t>> extents = std::nullopt;
 };
 TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& model);
@@ -90,27 +90,27 @@ TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& mod
 TREADLE_API std::vector<ValueInfo> fed_inputs(const TrainerOptions& options, const Model& model);
 
 struct OpenedData {
-  std::shared_ptr<const Dataset> data;  ///< feeds by input names, and labels, in the model's dtypes and shapes
-  std::vector<std::string> classes;     ///< class names, if labels are text or folders
+  std::shared_ptr<const Dataset> data;  ///< samples: tensors named like the inputs, and labels (kBatchLabels), converted for the model
+  std::vector<std::string> classes;     ///< names of the classes if the labels are text or folder names; otherwise empty
 };
-/// @param inputs   of the model
-/// @param classes  of the training data, to open validation data; empty: the files' own
+/// Opens data files as a dataset for a model. @param inputs  the inputs of the model
+/// @param classes  classes of the training data, if this opens validation data; empty: the classes of these files
 /// @throws Error naming the file and what is missing
 TREADLE_API OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& inputs, const LabelForm& labels,
                                  const std::vector<std::string>& classes = {});
-/// The name of the labels in a batch of OpenedData::data.
+/// The name that the labels have in a batch of OpenedData::data.
 inline constexpr const char* kBatchLabels = "treadle.labels";
 /// Splits a batch into the arguments of Trainer::step().
 TREADLE_API std::pair<Feeds, Tensor> feeds_and_labels(NamedTensors batch);
 
 struct LoaderOptions {
   int64_t batch_size = 32;
-  bool shuffle = true;  ///< a new order in each epoch, from seed and epoch
+  bool shuffle = true;  ///< true: each epoch has a new random order, which depends on `seed` and the epoch
   uint64_t seed = 0;
   bool drop_last = false;  ///< omit the last samples of an epoch if they do not fill a batch
   int prefetch = 2;        ///< number of batches that a thread reads ahead; 0: no thread
-  /// Reads only one rank's part of each batch: batch_size counts the samples of all ranks. A last batch with fewer samples than ranks is
-  /// omitted. Positions count whole batches, so training may continue with another number of ranks.
+  /// If there are several ranks, the loader reads only this rank's part of each batch: batch_size counts the samples of all ranks. A last
+  /// batch with fewer samples than ranks is omitted. Positions count whole batches, so training may continue with another number of ranks.
   int rank = 0, num_ranks = 1;
 };
 
@@ -119,7 +119,7 @@ struct DataPosition {
   int64_t epoch = 0, batch = 0;
 };
 
-/// Batches of a dataset, epoch after epoch. Not thread-safe.
+/// Reads the batches of a dataset, epoch after epoch. Not thread-safe.
 class TREADLE_API DataLoader {
  public:
   explicit DataLoader(std::shared_ptr<const Dataset> data, const LoaderOptions& options = {});
@@ -127,17 +127,17 @@ class TREADLE_API DataLoader {
   DataLoader(DataLoader&&) noexcept;
   DataLoader& operator=(DataLoader&&) noexcept;
 
-  /// Returns the next batch; nullopt at the end of an epoch, and the following call begins the next epoch.
-  /// @throws errors of reading the data; to continue after one, seek() past the batch
+  /// Returns the next batch, or nullopt at the end of an epoch; the call after that begins the next epoch.
+  /// @throws errors of reading the data; to continue after an error, call seek() with the position of a later batch
   std::optional<NamedTensors> next();
   int64_t batches_per_epoch() const;
   DataPosition position() const;
-  /// Continues at this position. @throws Error(invalid_argument) for a batch that an epoch does not have
+  /// Continues at this position. @throws Error(invalid_argument) if an epoch has no such batch
   void seek(const DataPosition& position);
 
   /// Returns the position, the seed and every option that determines the order of samples, for a checkpoint's metadata.
   Metadata to_metadata() const;
-  /// Continues at the position in the metadata. @throws Error(invalid_argument) naming the first difference of data or options
+  /// Continues at the position in the metadata. @throws Error(invalid_argument) naming the first difference in data or options
   void resume(const Metadata& metadata);
 
  private:

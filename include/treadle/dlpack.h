@@ -67,14 +67,14 @@ struct DLManagedTensorVersioned {
 };
 inline constexpr uint64_t kDLReadOnly = 1, kDLIsCopied = 2, kDLSubBytePadded = 4;
 
-/// Makes a view of the tensor's memory, including strides. The deleter runs when the last view is gone.
-/// If this throws, the caller still owns `managed` and must call its deleter.
+/// Makes a tensor that views the memory of `managed`, including strides. The deleter runs when no tensor uses this memory any more.
+/// If this function throws, the caller still owns `managed` and must call its deleter.
 /// @throws Error(invalid_argument) for a null or inconsistent tensor, an unsupported version, or data not aligned to its elements;
 ///         Error(not_implemented) for memory that the host cannot read, vector lanes, padded sub-byte elements and unknown dtypes
 TREADLE_API Tensor from_dlpack(DLManagedTensor* managed);
 TREADLE_API Tensor from_dlpack(DLManagedTensorVersioned* managed);
 
-/// Exports a tensor. Its new owner calls the deleter once. Strides are always set.
+/// Exports a tensor. The consumer calls the deleter once. Strides are always set.
 /// @throws Error(not_implemented) for strings; Error(invalid_argument) for read-only memory and packed sub-byte types, which this older
 ///         struct cannot describe: use to_dlpack_versioned
 TREADLE_API DLManagedTensor* to_dlpack(const Tensor& tensor);

@@ -49,7 +49,7 @@ TREADLE_API size_t bits_of(DType dtype) noexcept;
 TREADLE_API std::string_view name_of(DType dtype) noexcept;
 /// Returns the short name, for printing types such as f32[1,3,224,224]: "f32", "i64", "bool" …
 TREADLE_API std::string_view short_name_of(DType dtype) noexcept;
-/// Returns the dtype of a name_of() name; `undefined` for an unknown name.
+/// Returns the dtype whose name_of() is `name`; `undefined` for an unknown name.
 TREADLE_API DType dtype_from_name(std::string_view name) noexcept;
 /// Returns the bytes of `num_elements` elements, packed as in ONNX (the first element in the low bits).
 /// @throws Error(resource_exhausted) on overflow

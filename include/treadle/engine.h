@@ -1,4 +1,4 @@
-// A dependency engine: operations are pushed with the variables that they read and write, and run as soon as these allow it.
+// A dependency engine: an operation is pushed with the variables that it reads and writes, and runs as soon as earlier ones allow it.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ namespace treadle {
 struct EngineOptions {
   /// Runs operations inside push(), on the caller's thread, in the order of pushing (for debugging).
   bool naive = false;
-  int num_threads = 0;  ///< threads of the engine, which do not help with loops of nodes; 0: as many as usable CPUs, at least 2
+  int num_threads = 0;  ///< number of engine threads, which are apart from sessions' thread pools; 0: as many as usable CPUs, at least 2
   /// Number of scratch spaces, which operations use in rotation. More spaces let more operations use scratch at once, but take more memory.
   int num_scratch_spaces = 4;
-  std::shared_ptr<Allocator> allocator;  ///< for scratch spaces; null: the system
+  std::shared_ptr<Allocator> allocator;  ///< allocator of scratch spaces; null: the system
 };
 
 /// Orders runs, parameter updates, copies and other operations by data instead of locks. Operations that write a variable run one at a
@@ -33,7 +33,7 @@ struct EngineOptions {
 /// and clears the error. wait_for() or wait_all() throws the error, once. Thread-safe.
 class TREADLE_API Engine {
  public:
-  /// A handle of an object that operations read or write; the engine does not know the object. Copies are handles of the same variable.
+  /// A handle of an object that operations read or write; the engine never accesses the object. Copies are handles of the same variable.
   class TREADLE_API Variable {
    public:
     /// Returns the number of operations that have written the variable.
@@ -47,16 +47,16 @@ class TREADLE_API Engine {
   };
   using Operation = std::function<void()>;
 
-  /// Memory that an operation may use while it runs. Operations that use it write its variable, so only one uses it at a time. Its content
-  /// is undefined when an operation begins. Copies are handles of the same memory.
+  /// Memory that an operation may use while it runs. An operation that uses it must be pushed as a writer of variable(), so only one
+  /// operation uses it at a time. Its content is undefined when an operation begins. Copies are handles of the same memory.
   class TREADLE_API Scratch {
    public:
     const Variable& variable() const;
-    /// Returns at least this many bytes, aligned to Storage::kAlignment, until the operation ends. The space keeps them for the next
-    /// operation.
+    /// Returns at least this many bytes, aligned to Storage::kAlignment, valid until the operation ends. Later operations may get the same
+    /// memory.
     /// @throws Error(invalid_argument) outside an operation that writes the variable; Error(resource_exhausted)
     std::byte* get(size_t size_bytes) const;
-    size_t capacity_bytes() const;  ///< returns the present size; callable where get() is
+    size_t capacity_bytes() const;  ///< returns the present size; callable only where get() is
 
    private:
     friend class Engine;
@@ -64,8 +64,8 @@ class TREADLE_API Engine {
     std::shared_ptr<State> state_;
   };
 
-  /// Random numbers that depend only on the seed and the order of pushing, not on threads. Operations that draw numbers write its variable.
-  /// Copies are the same stream. Source: Philox 4x32-10 (Salmon and others 2011).
+  /// Random numbers that depend only on the seed and the order of pushing, not on threads. An operation that draws numbers must be pushed
+  /// as a writer of variable(). Copies are the same stream. Source: Philox 4x32-10 (Salmon and others 2011).
   class TREADLE_API RandomStream {
    public:
     const Variable& variable() const;
@@ -90,8 +90,8 @@ class TREADLE_API Engine {
   Variable variable();
   Scratch scratch();
   RandomStream random_stream(uint64_t seed);
-  /// @param reads, writes  a variable in both, or repeated, counts as written once
-  /// @param priority       among operations that are ready, the highest runs first; then the first pushed
+  /// Pushes an operation. @param reads, writes  its variables; one that is in both lists, or repeated, counts as written once
+  /// @param priority  of several ready operations, the one with the highest priority runs first; among equals, the one pushed first
   /// @throws Error(invalid_argument) for an empty operation or a variable of another engine
   void push(Operation operation, std::span<const Variable> reads, std::span<const Variable> writes, int priority = 0);
 
@@ -101,9 +101,9 @@ class TREADLE_API Engine {
                                             std::vector<std::string> outputs = {}, std::span<const Variable> reads = {},
                                             std::span<const Variable> writes = {}, int priority = 0);
 
-  /// Waits for all pushed operations that write the variable, and throws its error. Not callable within an operation.
+  /// Waits for all pushed operations that write the variable, and throws the error that it holds. Not callable within an operation.
   void wait_for(const Variable& variable);
-  /// Waits for all operations, and throws the first error that no wait has thrown. Not callable within an operation.
+  /// Waits for all operations, and throws the first error that no earlier wait has thrown. Not callable within an operation.
   void wait_all();
   size_t num_pending() const;
 

@@ -26,7 +26,7 @@ enum class ErrorCode : int {
 
 TREADLE_API std::string_view error_code_name(ErrorCode code) noexcept;
 
-/// Thrown where a fault is detected, with the values involved. The layer that walks the graph adds the node once by add_context().
+/// Thrown where a fault is detected, with the values involved. The code that walks the graph then adds the node by add_context().
 class TREADLE_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string message);
@@ -36,11 +36,11 @@ class TREADLE_API Error : public std::runtime_error {
   const std::string& message() const noexcept { return message_; }
   const std::string& context() const noexcept { return context_; }
 
-  /// Puts the context before the message, ending with a colon: `Conv node "a" (ai.onnx, opset 17), during shape inference:`. Does nothing
-  /// if there is a context already, since the innermost node matters.
-  /// @param details  a line printed after the message (operands' types, attributes); may be empty
+  /// Puts the context and a colon before the message: `Conv node "a" (ai.onnx, opset 17), during shape inference:`. Does nothing if the
+  /// error already has a context, since the innermost node matters.
+  /// @param details  a line printed after the message (types of the operands, attributes); may be empty
   Error& add_context(std::string context, std::string details = {});
-  /// Appends lines to the message and details, equally indented.
+  /// Appends lines after the message and details, with the same indentation.
   Error& add_details(std::string_view details);
 
   const char* what() const noexcept override { return text_.c_str(); }

@@ -12,8 +12,8 @@
 
 namespace treadle::train {
 
-/// A file "events.out.tfevents.…" of numbers, each with the training step that it belongs to. When a call returns, its record has been
-/// passed to the operating system.
+/// A file "events.out.tfevents.…" of named numbers, each with its training step. When a call returns, its record has been passed to the
+/// operating system.
 class TREADLE_API EventFile {
  public:
   /// Makes a new file in the folder, which is created if necessary. @throws Error(io_error)

@@ -20,16 +20,16 @@ namespace treadle::train {
 
 using GradientRequests = std::map<std::string, GradientRequest>;
 
-/// The compiled graphs of one model, and its arguments. Executors of different shapes share them. Cheap to copy: copies are the same
-/// object.
+/// The compiled graphs of one model, and the initial values of its parameters. Executors of different shapes share them. Cheap to copy:
+/// copies are the same object.
 class TREADLE_API ExecutorGraphs {
  public:
-  /// @param session         options of all passes; for an option that trainers do not have, training passes throw
-  ///                        Error(invalid_argument). Nullopt: the default options; passes that are not for training then read parameters
-  ///                        and states where they are bound. With options, a session runs these passes, and is fed the values
+  /// @param session         options of all passes. If trainers lack one of them, training passes throw Error(invalid_argument). Nullopt:
+  ///                        the default options; passes that are not for training then read parameters and states from the memory bound to
+  ///                        them. With options, a session runs these passes, and the values are fed to it
   /// @param row_gradients   parameters whose gradients are by rows, as JointOptions::sparse_gradients
-  /// @param make_session    makes the session for passes that are not for training, with this model and these options, if one is
-  ///                        needed. Empty: it is made here
+  /// @param make_session    makes the session for passes that are not for training, from this model and these options, when it is first
+  ///                        needed. Empty: the default way
   explicit ExecutorGraphs(const Model& model, const std::optional<SessionOptions>& session = std::nullopt,
                           const std::vector<std::string>& row_gradients = {},
                           const std::function<std::shared_ptr<Session>()>& make_session = {});
@@ -41,29 +41,29 @@ class TREADLE_API ExecutorGraphs {
   /// Returns the initial values of trainable parameters and of running statistics. Both are empty for a model that cannot be trained.
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;
-  /// True if the gradient of this parameter is by rows.
+  /// True if the gradient of this parameter is a sparse tensor of rows.
   bool has_row_gradient(const std::string& parameter) const;
 
-  /// Returns the graph of training passes with these gradients, made at the first call. @throws Error for a model that cannot be trained
+  /// Returns the module for training passes with these gradients; the first call makes it. @throws Error for a model that cannot be trained
   JointModule& training(const GradientRequests& requests) const;
-  /// Returns all training graphs made so far.
+  /// Returns all modules that training() has made so far.
   std::vector<JointModule*> all_training() const;
-  /// Returns the module that executes passes that are not for training: it reads bound values in place. Null if a session, which is fed the
-  /// values, executes them.
+  /// Returns the module that executes passes that are not for training and reads the bound values in place. Null if a session executes
+  /// these passes, and is fed the values.
   JointModule* evaluation() const;
   Session* session() const;
 
   /// Like Session::set_monitor(), for the inputs and results of nodes in all passes.
   void set_monitor(const Monitor& monitor) const;
-  /// Ends profiling (SessionOptions::enable_profiling). @return paths of the profiles: first of passes that are not for training, then of
-  /// each graph of training(). Empty without profiling
+  /// Ends profiling (SessionOptions::enable_profiling). @return paths of the profiles: first that of passes that are not for training, then
+  /// one per graph of training(). Empty without profiling
   std::vector<std::string> end_profiling() const;
   /// Returns the bytes of weights, packed weights and activations for passes that are not for training.
   size_t memory_bytes() const;
-  /// Returns the optimised model, like Session::optimized_model().
+  /// Returns the optimized model, like Session::optimized_model().
   std::string optimized_model() const;
 
-  /// Returns this object if it is of this model; otherwise graphs of the model with the same options.
+  /// Returns this object if its model is `model`; otherwise new graphs of `model` with the same options.
   ExecutorGraphs for_model(const Model& model) const;
   /// Returns true if both are copies of the same object.
   bool operator==(const ExecutorGraphs& other) const { return impl_ == other.impl_; }
@@ -84,11 +84,11 @@ struct TREADLE_API BindOptions {
   GradientRequest request = GradientRequest::write;
   GradientRequests requests;
   /// Memory for gradients, by argument: contiguous, float32, in the argument's shape. Missing ones are allocated as zeros. A gradient by
-  /// rows is a sparse tensor, COO over the first axis; a missing one has no rows.
+  /// rows (`row_gradients`) is a sparse tensor, COO over the first axis; if it is missing, it begins without rows.
   Feeds gradients;
   /// Memory for running statistics, contiguous and float32. Missing ones are copies of the model's.
   NamedTensors states;
-  /// An executor whose parameters and states the new one shares, unless others are given.
+  /// An executor whose parameters and states the new one shares, except those given to the new one.
   const Executor* shared = nullptr;
   /// Names of the values of `shared` that the new executor shares; nullopt: all that both models have.
   std::optional<std::vector<std::string>> shared_names = std::nullopt;
@@ -96,28 +96,28 @@ struct TREADLE_API BindOptions {
 
 struct TREADLE_API SimpleBindOptions : BindOptions {
   std::map<std::string, DType> dtypes;  ///< of inputs; an input that is not listed has the model's dtype
-  /// Memory by name, for inputs and for their gradients ("grad of NAME"). Used if it is large enough; otherwise new memory is added to it.
-  /// Executors that run one after the other can share it.
+  /// Memory by name, for inputs and for their gradients ("grad of NAME"). The executor uses it if it is large enough, and otherwise
+  /// allocates new memory and adds it here. Executors that run one after the other can share it.
   NamedTensors* shared_buffer = nullptr;
 };
 
 struct ReshapeOptions {
-  /// Inputs without a given shape may change; those whose new shape does not follow from symbols keep theirs.
+  /// Inputs that are not named may change shape; those whose new shape does not follow from symbols keep theirs.
   bool partial_shaping = false;
   bool allow_up_sizing = false;  ///< new memory may be allocated for inputs that grow
 };
 
-/// A model with values bound to its arguments (inputs and parameters) and running statistics. Contiguous values are not copied, so changes
-/// of their elements take effect in the next forward pass. The backward pass reads arguments again, so change them only after it. Not
-/// thread-safe.
 /// What a forward pass is for.
 enum class ForwardMode : uint8_t {
   predict,  ///< only computes outputs
-  train,    ///< keeps what backward() needs; normalisations use the batch's statistics and update the running ones
+  train,    ///< keeps what backward() needs; normalizations use the batch's statistics and update the running ones
 };
 /// Says how an executor treats names that it does not have: it refuses or ignores them.
 enum class ExtraNames : uint8_t { refuse, ignore };
 
+/// A model with values bound to its arguments (inputs and parameters) and running statistics. Contiguous values are not copied, so changes
+/// of their elements take effect in the next forward pass. The backward pass reads arguments again, so change them only after it. Not
+/// thread-safe.
 class TREADLE_API Executor {
  public:
   /// @param arguments  all inputs, by name; missing parameters get the model's values
@@ -125,7 +125,7 @@ class TREADLE_API Executor {
   Executor(ExecutorGraphs graphs, const Feeds& arguments, const BindOptions& options = {});
   explicit Executor(const Model& model, const Feeds& arguments, const BindOptions& options = {})
       : Executor(ExecutorGraphs(model), arguments, options) {}
-  /// Binds zeros to inputs of these shapes, and to inputs whose shapes follow by shared symbols.
+  /// Binds zeros to the inputs in `shapes`, and to inputs whose shapes follow from symbols that they share with these.
   static Executor simple_bind(ExecutorGraphs graphs, const std::map<std::string, Shape>& shapes, const SimpleBindOptions& options = {});
   static Executor simple_bind(const Model& model, const std::map<std::string, Shape>& shapes, const SimpleBindOptions& options = {}) {
     return simple_bind(ExecutorGraphs(model), shapes, options);
@@ -136,12 +136,12 @@ class TREADLE_API Executor {
 
   /// Runs a forward pass. @return outputs(), valid until the next pass
   const std::vector<Datum>& forward(ForwardMode mode = ForwardMode::predict, const RunOptions* options = nullptr);
-  /// Runs one step of the forward pass: a node of the optimized graph, or a piece of work if training uses several devices. Step 0 begins a
-  /// pass; the others follow in order. When no steps are left, outputs() are those of the pass.
+  /// Runs one step of the forward pass: a node of the optimized graph or, if training uses several devices, a node or a copy. Step 0 begins
+  /// a pass; the others follow in order. When no steps are left, outputs() are those of the pass.
   /// @param mode, options  used at step 0
   /// @return number of steps left; 0 for a step beyond the last. @throws Error(invalid_argument) for a step out of order
   size_t partial_forward(size_t step, ForwardMode mode = ForwardMode::predict, const RunOptions* options = nullptr);
-  /// Writes or adds gradients, as requested. Call it once after each forward pass for training.
+  /// Writes gradients, or adds them, as requested per argument. Call it once after each forward pass for training.
   /// @param head_gradients  gradients of the outputs, in their shapes; empty: ones
   void backward(std::span<const Tensor> head_gradients = {});
 
@@ -150,8 +150,8 @@ class TREADLE_API Executor {
   const Feeds& arguments() const;
   const Feeds& gradients() const;  ///< returns the gradients of arguments whose request is not null
   const NamedTensors& states() const;
-  const GradientRequests& requests() const;  ///< of all arguments; null if there is no gradient
-  /// Binds another value of the same shape and dtype. A gradient uses the new memory in later passes.
+  const GradientRequests& requests() const;  ///< returns the requests of all arguments; null: no gradient is computed
+  /// Binds another value of the same shape and dtype. With set_gradient(), later passes write the gradient to the new memory.
   void set_argument(const std::string& name, Datum value);
   void set_gradient(const std::string& name, Datum value);
   void set_state(const std::string& name, Tensor value);
@@ -159,7 +159,7 @@ class TREADLE_API Executor {
   void copy_from(const NamedTensors& values, ExtraNames extra = ExtraNames::refuse);
 
   /// Makes an executor for other input shapes, which shares graphs, parameters, states and, as far as possible, memory of inputs. The
-  /// shapes of other inputs follow from shared symbols.
+  /// shapes of inputs that are not named follow from shared symbols.
   Executor reshape(const std::map<std::string, Shape>& shapes, const ReshapeOptions& options = {}) const;
 
   const ExecutorGraphs& graphs() const;

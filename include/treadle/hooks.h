@@ -15,7 +15,7 @@ enum class HookPoint : int { pre_run = 0, post_run = 1 };
 /// Describes the run that a hook is called for.
 struct HookedRun {
   uint64_t run_id = 0;      ///< number of the run in its session
-  uint64_t graph_id = 0;    ///< of the compiled graph; differs between sessions, and between sets of feeds and fetches
+  uint64_t graph_id = 0;    ///< number of the compiled graph; differs between sessions, and between sets of feeds and fetches
   std::string_view tag;     ///< value of RunOptions::tag
   int64_t duration_ns = 0;  ///< post_run: duration of the computation
   std::string_view error;   ///< post_run: the reason of a failure; empty on success
@@ -25,7 +25,7 @@ using Hook = std::function<void(const HookedRun&)>;
 using HookId = uint64_t;
 
 /// Registers a hook before or after every run of every session, including bound and asynchronous runs, and every step of a partial run.
-/// Groups run in ascending order, the hooks of a group in the order of registration, on the thread of the run. If a pre_run hook throws,
+/// Hooks run on the thread of the run: groups in ascending order, hooks of a group in the order of registration. If a pre_run hook throws,
 /// the run fails without computing, and no later hook is called. If a post_run hook throws, the run fails too, and its results are dropped.
 TREADLE_API HookId register_hook(HookPoint point, int group, Hook hook);
 /// Removes a hook. Runs that have begun may still call it. @return false if there is no such hook

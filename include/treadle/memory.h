@@ -1,4 +1,4 @@
-/// Memory planning as a library: offsets of buffers in one arena. It knows sizes and lifetimes, but no tensors and no graphs.
+/// Memory planning as a library: offsets of buffers in one arena. The planner knows sizes and lifetimes, but no tensors and no graphs.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Buffer {
 struct ArenaPlan {
   std::vector<size_t> offsets;   ///< bytes, in the order of the buffers; 0 for empty buffers
   size_t size_bytes = 0;         ///< size of the arena, a multiple of the alignment
-  size_t lower_bound_bytes = 0;  ///< no plan is smaller: the maximum of bytes alive at once, with each buffer rounded up to the alignment
+  size_t lower_bound_bytes = 0;  ///< no plan can be smaller: maximum of bytes alive at once, with buffers rounded up to the alignment
   std::string_view strategy;     ///< the order of placement that gave the smallest arena
 };
 
@@ -37,10 +37,10 @@ struct SearchOptions {
   int64_t max_steps = std::numeric_limits<int64_t>::max();
 };
 
-/// Assigns an offset to every buffer. Buffers whose lifetimes overlap get disjoint bytes. Greedy plans come first. If these exceed the
-/// capacity (or the lower bound), an exact search follows. The plan's lower bound includes what the search proved: if it equals the size,
-/// no plan is smaller; if it exceeds the capacity, no plan fits. Plans are only greedy for buffers with fixed offsets, more than 4,096
-/// buffers, or arenas of more than 2^30 units (the greatest common divisor of aligned sizes).
+/// Assigns an offset to every buffer. Buffers whose lifetimes overlap get disjoint bytes. Greedy heuristics run first. If their plans
+/// exceed the capacity (or the lower bound), an exact search follows. lower_bound_bytes includes what the search proved: if it equals the
+/// size, no plan is smaller; if it exceeds the capacity, no plan fits. Plans are only greedy for buffers with fixed offsets, more than
+/// 4,096 buffers, or arenas of more than 2^30 units (the greatest common divisor of aligned sizes).
 /// @throws Error(invalid_argument) if first >= last, if the alignment is not a power of two, or if two fixed buffers that are alive
 ///         together overlap; Error(resource_exhausted) if the sum of sizes overflows
 /// Sources: docs/plan-memory.md.

@@ -36,17 +36,17 @@ struct ModelMetadata {
 
 struct LoadOptions {
   bool use_mmap = true;       ///< map files and use weights in place; false: read them into memory
-  bool share_weights = true;  ///< models of the process share equal tensors that are in memory, not mapped
+  bool share_weights = true;  ///< models of the process share tensors of equal content; mapped tensors are not compared
   /// External data that is already in memory: maps a location in the model to the file's contents, which are used in place.
   std::map<std::string, std::shared_ptr<Storage>> external_files;
 };
 
-/// Immutable and cheap to copy. Sessions of one Model share its weights.
 enum class GraphState : uint8_t {
-  as_read,    ///< as read: writing it gives the same model again
+  as_read,    ///< as it was read; writing it gives the same model again
   optimized,  ///< changed by the passes that are valid on every machine
 };
 
+/// An ONNX model. Immutable and cheap to copy. Sessions of one Model share its weights.
 class TREADLE_API Model {
  public:
   /// @throws Error(not_found, io_error, invalid_model, not_implemented, resource_exhausted)
@@ -65,7 +65,7 @@ class TREADLE_API Model {
   /// Returns the graph as text.
   std::string to_text(GraphState state = GraphState::as_read) const;
   /// Writes the model atomically.
-  /// @param opset  of ai.onnx for an optimized graph; 0: the lowest that is sufficient
+  /// @param opset  version of ai.onnx in which an optimized graph is written; 0: the lowest that is sufficient
   void save(const std::string& path, GraphState state = GraphState::as_read, int opset = 0) const;
 
   struct Impl;

@@ -23,7 +23,7 @@ class TREADLE_API OutOfMemory final : public Error {
   /// True after describe() has appended lines about the memory in use and about possible savings. It does so only once.
   bool is_described() const noexcept { return is_described_; }
   OutOfMemory& describe(std::string_view lines);
-  /// A suggestion how to need less memory, which describe() adds: part of a sentence, or empty.
+  /// A suggestion for using less memory, which describe() adds: part of a sentence, or empty.
   const std::string& remedy() const noexcept { return remedy_; }
   void set_remedy(std::string remedy) { remedy_ = std::move(remedy); }
 

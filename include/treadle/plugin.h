@@ -17,7 +17,7 @@ extern "C" {
 
 #define TREADLE_PLUGIN_VERSION 7U
 #define TREADLE_PLUGIN_MAX_RANK 16
-/* Returned by an operator's `run` instead of 1 if it is not done yet. The parallel executor continues with other nodes. */
+/* An operator's `run` returns this instead of 1 if its work is not done yet. The parallel executor continues with other nodes. */
 #define TREADLE_PENDING 2
 
 typedef struct treadle_host treadle_host;
@@ -49,10 +49,10 @@ typedef uint32_t treadle_graph_value;
 /* Each element of the output depends only on the elements at the same position of the broadcast operands. The operator may then get
  * operands with permuted axes, and float32 in place of 16-bit floats. It must have one output, and no attribute that refers to axes. */
 #define TREADLE_POINTWISE 1U
-/* The output is 0 wherever input 0 is 0; with two operands, if the other one is finite and not 0. This holds for all attributes. */
+/* The output is 0 wherever input 0 is 0 (with two operands: where the other one is finite and not 0), whatever the attributes are. */
 #define TREADLE_KEEPS_ZEROS 2U
 
-/* A custom operator. Its kernel gets operands with their actual shapes, and requests outputs with theirs. */
+/* A custom operator. Its kernel gets operands with their actual shapes, and states the shapes of outputs when it requests them. */
 typedef struct treadle_operator {
   uint32_t size; /* sizeof(treadle_operator) */
   const char* domain;
@@ -72,7 +72,7 @@ typedef struct treadle_operator {
   /* From version 2 on. A plugin of version 1 has a smaller `size`. */
   uint32_t facts; /* TREADLE_POINTWISE | TREADLE_KEEPS_ZEROS */
   /* Optional, for TREADLE_POINTWISE operators with one input and without attributes: y[i] = f(x[i]). The library uses it in fused chains of
-   * pointwise operators, and for tables in quantised regions. `infer` and `run` may then be NULL for float32 and 16-bit floats. y may equal
+   * pointwise operators, and for tables in quantized regions. `infer` and `run` may then be NULL for float32 and 16-bit floats. y may equal
    * x. Several threads call it at once. */
   void (*map)(void* user, const float* x, float* y, int64_t count);
   /* Optional: adds nodes that compute the gradients of the inputs, and declares these (host->gradient_set). Without it, a graph with this
@@ -96,9 +96,9 @@ typedef struct treadle_backend {
   void* user;
   const treadle_backend_property* properties;
   size_t num_properties;
-  /* Optional: 0 declines a node that passed the property's filter. */
+  /* Optional: returns 0 to decline a node that has passed the property's filter. */
   int (*takes)(void* user, const treadle_host* host, size_t property, const treadle_node* node);
-  /* Compiles a subgraph. NULL rejects it: the library then runs its nodes (and logs a text given to `fail` as the reason). */
+  /* Compiles a subgraph. NULL rejects it: the library then runs the nodes itself (and logs the text given to `fail` as the reason). */
   void* (*compile)(void* user, const treadle_host* host, size_t property, const treadle_subgraph* subgraph);
   int (*run)(void* user, void* compiled, const treadle_host* host, treadle_call* call);
   void (*release)(void* user, void* compiled);
@@ -112,7 +112,7 @@ typedef struct treadle_device_call {
   const treadle_node* node;
   size_t num_inputs, num_outputs;
   const treadle_tensor_view* inputs;  /* `data` is device memory; dtype 0: the operand is absent */
-  const treadle_tensor_view* outputs; /* to be written, despite `const void*`; pointwise operators may get an input's memory */
+  const treadle_tensor_view* outputs; /* the kernel writes them, despite `const void*`; pointwise operators may get an input's memory */
 } treadle_device_call;
 
 /* A device's kernel for one operator, with the semantics of its newest opset. */
@@ -120,9 +120,9 @@ typedef struct treadle_device_kernel {
   const char* op_type;
   const char* domain; /* NULL or "": ai.onnx */
   int32_t dtype;      /* a treadle_dtype, of the first input; 0: any */
-  /* Optional. 0 declines a node: the next kernel of this operator in the table is tried, or the node runs on the host. */
+  /* Optional: returns 0 to decline a node. Then the next kernel of this operator in the table is tried, or the node runs on the host. */
   int (*takes)(void* user, const treadle_host* host, const treadle_node* node);
-  /* Enqueues the work to a stream, and may return before it is done. 0 after `fail` ends the run with an error. */
+  /* Enqueues the kernel's work to a stream, and may return before it is done. 0 after `fail` ends the run with an error. */
   int (*launch)(void* user, void* stream, const treadle_host* host, const treadle_device_call* call);
 } treadle_device_kernel;
 
@@ -139,17 +139,17 @@ typedef struct treadle_device {
   /* Work of one stream runs in order; streams run concurrently. One thread at a time uses a stream. */
   void* (*create_stream)(void* user);
   void (*destroy_stream)(void* user, void* stream); /* after `synchronize` */
-  /* Enqueues a copy. kind: 0 host to device, 1 device to host, 2 within the device. Host memory stays valid until the stream ends. */
+  /* Enqueues a copy. kind: 0 host to device, 1 device to host, 2 within the device. Host memory stays valid until the copy has ended. */
   int (*copy)(void* user, void* stream, void* to, const void* from, size_t size_bytes, int32_t kind);
-  /* Blocks the host until all work is done. If any failed since the last call: calls `fail` and returns 0. */
+  /* Blocks the host until the stream's work is done. If any work failed since the last call: calls `fail` and returns 0. */
   int (*synchronize)(void* user, void* stream);
-  /* An event is a point in a stream's work. It may be recorded repeatedly; a wait refers to the last record before it. */
+  /* An event is a point in a stream's work. It may be recorded repeatedly; a wait refers to the last record before the wait. */
   void* (*create_event)(void* user);
-  void (*destroy_event)(void* user, void* event); /* perhaps before its stream has reached the record */
+  void (*destroy_event)(void* user, void* event); /* may be called before the stream has reached the event */
   int (*record_event)(void* user, void* stream, void* event);
   int (*stream_wait)(void* user, void* stream, void* event); /* later work of the stream waits for the event's last record */
-  int (*event_complete)(void* user, void* event);            /* also 1 if it was never recorded */
-  void (*wait_event)(void* user, void* event);               /* blocks the host */
+  int (*event_complete)(void* user, void* event);            /* also 1 if the event was never recorded */
+  void (*wait_event)(void* user, void* event);               /* blocks the host until the event is complete */
   const treadle_device_kernel* kernels;
   size_t num_kernels;
 
@@ -162,18 +162,18 @@ typedef struct treadle_device {
 
   /* From version 6 on. Optional, all or none: kernels and copies can access host memory over a bus under device addresses (as with unified
    * memory). Values that do not fit into the device's memory then stay on the host, and memory limits apply to the device. Without these
-   * functions a run that does not fit fails. */
+   * functions, a run fails if its values do not fit. */
   /* Allocates addresses, aligned to 64 bytes, without device memory. NULL: there are none. */
   void* (*allocate_anywhere)(void* user, size_t size_bytes);
   void (*free_anywhere)(void* user, void* memory, size_t size_bytes);
-  /* Reserves device memory, which `allocate` also takes from. 0 if not enough is free, which is no failure. */
+  /* Reserves device memory, from the same total as `allocate`. Returns 0 if not enough is free, which is no failure. */
   int (*reserve)(void* user, size_t size_bytes);
   void (*unreserve)(void* user, size_t size_bytes);
-  /* Declares that contents of memory from allocate_anywhere, which no work is using, are not needed. */
+  /* Declares that the contents of memory from allocate_anywhere are not needed any more. No work is using them. */
   void (*discard)(void* user, void* data, size_t size_bytes);
-  /* Enqueues a prefetch of contents in memory from allocate_anywhere: to device memory, which has been reserved, or to host memory. Other
-   * work may read them meanwhile. Memory that a kernel will write for the first time is not prefetched. kind: 0 to the device, 1 to the
-   * host, 2 to the host, unchanged since they came from there. 0 after `fail` is an error. */
+  /* Enqueues a move of contents in memory from allocate_anywhere: to device memory, which has been reserved, or to host memory. Other work
+   * may read them during the move. Memory that a kernel will write for the first time is not moved. kind: 0: to the device; 1: to the host;
+   * 2: to the host, if they are unchanged since they came from there. 0 after `fail` is an error. */
   int (*move)(void* user, void* stream, void* data, size_t size_bytes, int32_t kind);
 
   /* From version 7 on. Optional: the time at which the work before the event's last record was done, in nanoseconds of CLOCK_MONOTONIC.
@@ -181,7 +181,7 @@ typedef struct treadle_device {
   int64_t (*event_time)(void* user, void* event);
 } treadle_device;
 
-/* One of several ranks that train together; treadle/communicator.h describes the calls. One thread at a time calls it. */
+/* Connects one of several ranks that train together; treadle/communicator.h describes the calls. One thread at a time makes them. */
 typedef struct treadle_communicator {
   uint32_t size; /* sizeof(treadle_communicator) */
   void* user;    /* given to every callback */
@@ -225,8 +225,8 @@ struct treadle_host {
   int (*node_input_constant)(const treadle_node* node, size_t index, treadle_tensor_view* out);
   size_t (*node_num_attributes)(const treadle_node* node);
   const char* (*node_attribute_name)(const treadle_node* node, size_t index); /* NULL beyond the last */
-  /* Attributes: 0 if the node has none of this name and type. ONNX's default values are not filled in. Of a node that a device or backend
-   * is asked about, node_attribute_string gives a list of texts, too: a line for each. */
+  /* Attributes: 0 if the node has none of this name and type. ONNX's default values are not filled in. For a node that a device or backend
+   * is asked about, node_attribute_string also returns lists of strings, with one string per line. */
   int (*node_attribute_int)(const treadle_node* node, const char* name, int64_t* out);
   int (*node_attribute_float)(const treadle_node* node, const char* name, float* out);
   int (*node_attribute_string)(const treadle_node* node, const char* name, const char** out, size_t* length);
@@ -242,7 +242,7 @@ struct treadle_host {
   const char* (*subgraph_output)(const treadle_subgraph* subgraph, size_t index);
 
   /* Executions: operands in the order of the node's or the subgraph's inputs and outputs. Inputs are in the run's memory: they are valid
-   * until the call ends, and must not be written. If one of these functions fails, the node fails with that error, whatever `run` returns.
+   * until the call ends, and must not be written. If one of these functions fails, the node fails with its error, whatever `run` returns.
    */
   size_t (*call_num_inputs)(const treadle_call* call);
   size_t (*call_num_outputs)(const treadle_call* call);
@@ -255,17 +255,17 @@ struct treadle_host {
   void (*parallel_for)(treadle_call* call, int64_t count, int64_t grain, void (*fn)(void* context, int64_t begin, int64_t end),
                        void* context);
 
-  /* For a plugin's main function: 0 on failure. The struct is copied; callbacks and `user` must stay valid. */
+  /* A plugin's main function calls these; they return 0 on failure. The struct is copied; callbacks and `user` must stay valid. */
   int (*register_operator)(const treadle_operator* op);
   int (*register_backend)(const treadle_backend* backend);
 
-  /* Ends a call whose `run` returns TREADLE_PENDING, perhaps before it returns: exactly once, from any thread, with the outputs written
-   * (`ok` 1) or an error text (`ok` 0). `call` is invalid afterwards. */
+  /* Ends a call whose `run` returns TREADLE_PENDING, even before `run` has returned. Called exactly once, from any thread, when the outputs
+   * are written (`ok` 1), or with an error text (`ok` 0). `call` is invalid afterwards. */
   void (*call_complete)(treadle_call* call, int ok, const char* message);
   /* 1 if the run was cancelled, or another node failed: a pending call should complete soon. */
   int (*call_cancelled)(const treadle_call* call);
 
-  /* From version 2 on. Gradients: functions return TREADLE_NO_VALUE if there is no such value, and after a failure. */
+  /* From version 2 on. Gradients: these functions return TREADLE_NO_VALUE if there is no such value, and after a failure. */
   const treadle_node* (*gradient_node)(const treadle_gradient* gradient); /* the node that is differentiated */
   treadle_graph_value (*gradient_input)(const treadle_gradient* gradient, size_t index);
   treadle_graph_value (*gradient_output)(const treadle_gradient* gradient, size_t index);
@@ -279,19 +279,19 @@ struct treadle_host {
   /* Sets the gradient of an input, which must have its shape and dtype. 0 if there is no such input or value. */
   int (*gradient_set)(treadle_gradient* gradient, size_t input, treadle_graph_value value);
 
-  /* From version 3 on. For a plugin's main function, as register_operator. */
+  /* From version 3 on. A plugin's main function calls it, like register_operator. */
   int (*register_device)(const treadle_device* device);
 
-  /* From version 4 on. For a plugin's main function, as register_operator. */
+  /* From version 4 on. A plugin's main function calls it, like register_operator. */
   int (*register_communicator)(const treadle_communicator_type* type);
 };
 
-/* For programs that link to the library. A second registration under the same name applies to sessions made afterwards. */
+/* Register parts of programs that link to the library. A second registration under the same name applies to sessions made afterwards. */
 TREADLE_C_API treadle_status* treadle_register_operator(const treadle_operator* op);
 TREADLE_C_API treadle_status* treadle_register_backend(const treadle_backend* backend);
 TREADLE_C_API treadle_status* treadle_register_device(const treadle_device* device);
 TREADLE_C_API treadle_status* treadle_register_communicator(const treadle_communicator_type* type);
-/* treadle_trainer_create() for one of several ranks. `communicator` is copied; its `release` is called when the trainer is released. */
+/* Makes a trainer that is one of several ranks. `communicator` is copied; its `release` is called when the trainer is released. */
 TREADLE_C_API treadle_status* treadle_trainer_create_rank(const treadle_model* model, const treadle_config_entry* options,
                                                           size_t num_options, const treadle_communicator* communicator,
                                                           treadle_trainer** out);

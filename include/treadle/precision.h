@@ -16,14 +16,14 @@ struct ChoosePrecisionOptions {
   /// Outputs of other types (labels, tokens) must not change.
   double bound = 1e-3;
   SessionOptions session;   ///< options of all sessions that are tried; its precision is ignored
-  int64_t max_groups = 16;  ///< number of parts of the model to measure separately, each with its own session
+  int64_t max_groups = 16;  ///< number of parts of the model whose effect is measured separately, each with its own session
   int64_t timed_runs = 9;   ///< runs per precision; their median time counts
 };
 
 /// A precision that was tried.
 struct TriedPrecision {
   std::string precision;
-  double error = 0;  ///< infinite if an output without floats changed or a number became NaN
+  double error = 0;  ///< infinite if an output that is not floating-point changed, or a number became NaN
   double milliseconds = 0;
 };
 
@@ -31,7 +31,7 @@ struct PrecisionChoice {
   std::string precision;  ///< "float32" if nothing faster keeps the bound
   double error = 0;
   double speedup = 1;                 ///< how many times faster than float32 it is
-  std::vector<TriedPrecision> tried;  ///< results for the whole model, and for the mixture if there is one; those of float32 come first
+  std::vector<TriedPrecision> tried;  ///< results of each precision for the whole model, float32 first, and for the mixture if there is one
   /// Returns a table of the tried precisions.
   TREADLE_API std::string to_text() const;
 };

@@ -18,7 +18,7 @@
 
 namespace treadle {
 
-/// A value that a node reads or writes.
+/// A value that a node reads or writes, as a profile describes it.
 struct ProfiledOperand {
   std::string name;
   DType dtype = DType::undefined;
@@ -41,7 +41,7 @@ struct ProfiledUnusedKernel {
 /// A step within a node's kernel, such as packing (ProfilerOptions::kernel_phases).
 struct ProfiledKernelPhase {
   std::string name;
-  int64_t calls = 0;            ///< in all recorded runs, on all threads
+  int64_t calls = 0;            ///< number of calls in all recorded runs, on all threads
   std::vector<double> self_ns;  ///< per run: sum over threads, without nested phases
 };
 
@@ -50,7 +50,7 @@ struct PlannedNode {
   std::string name, op_type;
   std::string kernel;                                ///< empty for If, Loop and Scan
   std::vector<ProfiledUnusedKernel> unused_kernels;  ///< other kernels of the operator (ProfilerOptions::passes)
-  std::string forms;                                 ///< forms of its packed weights, such as "F(4,3)"; may be empty
+  std::string forms;                                 ///< layouts of its packed weights, such as "F(4,3)" for Winograd's; may be empty
   int32_t parent = -1;                               ///< index of the node whose body contains this node; -1: the node is in the main graph
   std::vector<std::string> sources;                  ///< nodes of the original model that it replaces
   std::vector<std::string> layers;  ///< layers of the model that contain it, outermost first: "layer1", "layer1.0", "layer1.0.conv1"
@@ -68,8 +68,8 @@ struct PlannedNode {
 
 /// A node as it ran.
 struct ProfiledNode : PlannedNode {
-  int64_t calls = 0;              ///< in all recorded runs
-  std::vector<double> self_ns;    ///< per run: all calls together, without nodes in its bodies
+  int64_t calls = 0;              ///< number of calls in all recorded runs
+  std::vector<double> self_ns;    ///< per run: sum over all calls, without the nodes in its bodies
   std::vector<double> ready_ns;   ///< per run: from the run's begin until all inputs of the node exist; -1: not run. Main graph only
   std::vector<double> waited_ns;  ///< per run: from ready_ns until the node begins
   double barrier_ns = 0;          ///< in all recorded runs, part of self_ns: threads waiting at the ends of its loops
@@ -80,32 +80,32 @@ struct ProfiledNode : PlannedNode {
 struct ProfiledRun {
   double start_ns = 0;     ///< since the recorder was made
   double duration_ns = 0;  ///< time from the begin to the end of the run on the calling thread
-  double kernel_ns = 0;    ///< while at least one node is running
-  double wait_ns = 0;      ///< waiting for other jobs
+  double kernel_ns = 0;    ///< time during which at least one node runs
+  double wait_ns = 0;      ///< time spent waiting for other jobs
   double before_ns = 0;    ///< time before the first node: binding shapes, finding memory
   double between_ns = 0;   ///< time between nodes: dispatch, and the cost of recording
   double after_ns = 0;     ///< time after the last node
-  double node_ns = 0;      ///< sum over all nodes and threads
+  double node_ns = 0;      ///< sum of the nodes' times on all threads
   double barrier_ns = 0;   ///< part of node_ns: threads waiting at the ends of nodes' loops
-  double waited_ns = 0;    ///< sum over all nodes: ready but not begun
+  double waited_ns = 0;    ///< sum over all nodes of the time for which they were ready but had not begun
   int64_t events = 0;
 };
 
 /// An interval of time on a thread, which a node or a wait took.
 struct ProfiledEvent {
-  int32_t node = -1;  ///< index; -1: waiting for another job; -2 - s: a pool thread in ProfiledPoolThread::State s
+  int32_t node = -1;  ///< index of the node; -1: waiting for another job; -2 - s: a pool thread in ProfiledPoolThread::State s
   int32_t thread = 0;
   double start_ns = 0, duration_ns = 0;  ///< times in the run; `start_ns` counts from the run's begin
-  int32_t phase = -1;                    ///< index in the node's kernel_phases; -1: the node itself, or a helper's part of it
-  double waited_ns = 0;                  ///< for a node: time from the moment when all its inputs existed until it began
+  int32_t phase = -1;    ///< index in the node's kernel_phases; -1: the node itself, or the part of it that a helping thread computes
+  double waited_ns = 0;  ///< for a node: time from the moment when all its inputs existed until it began
 };
 
-/// States of a thread that shares loops or nodes, over all recorded runs. Their times sum up to the runs' duration.
+/// The states of one thread of the pool, over all recorded runs. The times of the states sum up to the runs' duration.
 struct ProfiledPoolThread {
   enum State : uint8_t { running, no_ready_work, barrier, asleep };
   static constexpr std::array<const char*, 4> kStateNames{"running", "no ready work", "barrier", "asleep"};
   int32_t thread = 0;                ///< number of the thread, as in ProfiledEvent
-  bool calls = false;                ///< the thread calls runs: its times cover its own runs
+  bool calls = false;                ///< true: the thread calls runs; its times then cover only its own runs
   std::array<double, 4> state_ns{};  ///< by State; waiting for other jobs counts as asleep
 };
 
@@ -117,20 +117,20 @@ struct ProfiledClockPair {
 
 /// A buffer of the planned arena.
 struct ProfiledBuffer {
-  std::string name;  ///< of the value, or of the node if it is scratch
+  std::string name;  ///< name of the value, or of the node if the buffer is scratch
   MemoryClass memory_class = MemoryClass::activations;
   size_t size_bytes = 0, offset_bytes = 0;
-  int32_t first = 0, last = 0;  ///< first and last node during which it is alive
+  int32_t first = 0, last = 0;  ///< first and last step (index in Profile::steps) at which the buffer is alive
 };
 
-/// A range that the program marked (ProfileRange): all calls with the same surrounding ranges.
+/// A range that the program marked (ProfileRange). One entry covers all calls of the range within the same surrounding ranges.
 struct ProfiledRange {
   std::string name;
   int32_t parent = -1;          ///< index of the surrounding range on the same thread; -1: there is none
-  bool python = false;          ///< a function called by Python (ProfilerOptions::python_calls)
+  bool python = false;          ///< true: a function called by Python (ProfilerOptions::python_calls)
   std::vector<double> call_ns;  ///< time of each call
   double self_ns = 0;           ///< time of all calls, without nested ranges
-  double run_ns = 0;            ///< time of the recorded runs in all calls
+  double run_ns = 0;            ///< time of the recorded runs within all calls
 };
 
 /// An interval of a timeline: a call of a range, or a run.
@@ -154,10 +154,10 @@ struct ProfiledPhase {
   double start_ns = 0, duration_ns = 0;  ///< `start_ns` counts from the begin of the first phase
 };
 
-/// A node's times in all counted runs (SessionOptions::node_counters).
+/// Counts the calls of a node and their times, in all runs (SessionOptions::node_counters).
 struct TREADLE_API NodeCounter {
   struct Bucket {
-    double low_ns = 0, high_ns = 0;  ///< for runs that took [low_ns, high_ns)
+    double low_ns = 0, high_ns = 0;  ///< bounds of the bucket: calls that took at least low_ns and less than high_ns
     int64_t count = 0;
   };
   std::string name, op_type;
@@ -167,8 +167,8 @@ struct TREADLE_API NodeCounter {
   std::vector<Bucket> histogram;  ///< non-empty buckets, ascending; bounds are at most 25 % apart
 
   double mean_ns() const { return calls > 0 ? total_ns / static_cast<double>(calls) : 0; }
-  /// Returns the time below which this part of the calls stays. Interpolates within a bucket; 0 if the node never ran.
-  /// @param part  0.5: the median
+  /// Returns a quantile of the times of calls, interpolated within a bucket; 0 if the node never ran.
+  /// @param part  the part of the calls that take less time; 0.5: the median
   double quantile_ns(double part) const;
 };
 /// Returns a JSON list of objects: name, op, parent, calls, total_ms, mean_us, p50_us, p90_us, p99_us, histogram of [low_ns, high_ns,
@@ -203,7 +203,7 @@ struct MeasuredMemory {
     double ns = 0;
     size_t size_bytes = 0;
     MemoryClass memory_class = MemoryClass::other;
-    std::string holder;  ///< the node or value that it was allocated for
+    std::string holder;  ///< the node or value for which the memory was requested
   };
   int64_t num_events = 0;
   ClassBytes before{};          ///< bytes when the profile began
@@ -222,24 +222,24 @@ struct Profile {
   std::vector<ProfiledNode> nodes;
   std::vector<ProfiledRun> runs;
   std::vector<ProfiledEvent> median_run, slowest_run;  ///< the timelines of these two runs
-  std::vector<std::string> threads;                    ///< names, by the events' number
-  std::vector<ProfiledPoolThread> pool;                ///< threads that were seen; empty if runs used one thread
+  std::vector<std::string> threads;                    ///< names of the threads, indexed by ProfiledEvent::thread
+  std::vector<ProfiledPoolThread> pool;                ///< pool threads that took part in runs; empty if runs used one thread
   std::vector<ProfiledClockPair> clock;                ///< about one pair per second
   std::vector<ProfiledBuffer> buffers;                 ///< buffers of the main graph
-  std::vector<int32_t> steps;                          ///< nodes in the order counted by the buffers' `first` and `last`
+  std::vector<int32_t> steps;  ///< index of the node that each step executes; `first` and `last` of buffers are such steps
   MemoryReport memory;
   MemoryStatistics memory_statistics;
   std::optional<MeasuredMemory> measured_memory;  ///< set only if ProfilerOptions::memory is set
-  std::vector<ProfiledPhase> load;                ///< a phase comes after the surrounding one
-  std::vector<ProfiledRange> ranges;              ///< a range comes after the surrounding one
-  std::vector<ProfiledSpan> spans;                ///< the first spans; empty without ranges and marks
+  std::vector<ProfiledPhase> load;                ///< sorted so that a phase follows the phase that surrounds it
+  std::vector<ProfiledRange> ranges;              ///< sorted so that a range follows the range that surrounds it
+  std::vector<ProfiledSpan> spans;                ///< a limited number of spans from the beginning; empty without ranges and marks
   std::vector<ProfiledMark> marks;                ///< sorted by time
-  uint64_t events_lost = 0;                       ///< events beyond the recorder's capacity
+  uint64_t events_lost = 0;                       ///< number of events that were dropped because the recorder's capacity was reached
   int64_t events_unknown = 0;                     ///< events of graphs that the session no longer holds
   double ns_per_event = 0;                        ///< cost of recording one event, measured when the profile was made
   std::string cpu;                                ///< processor that was used; empty: unknown
   int num_threads = 0;                            ///< number of threads that share a node's work; 0: unknown
-  bool float32 = true;                            ///< false: products use another precision
+  bool float32 = true;                            ///< true: products are computed in float32; false: in another precision
   std::shared_ptr<const ProfileTrace> trace;      ///< the events that profile_to_trace() writes
 };
 
@@ -254,17 +254,17 @@ struct ProfilerOptions {
   bool kernel_phases = false;
   /// Also record calls reported by an interpreter (ProfileRange::end_call): Python's, with treadle.profile(python_calls=True).
   bool python_calls = false;
-  /// File to stream events to, a few times per second. Streamed events leave memory, so a recording may have any length, and they survive a
-  /// crash of the process. read_profile_recording() reads the file. If writing fails, recording stops, runs continue, and profile() and
-  /// flush() throw the error. Excludes keep_last.
+  /// File to stream events to, a few times per second. Streamed events are removed from memory, so a recording may have any length, and
+  /// survive a crash of the process. read_profile_recording() reads the file. If writing fails, recording stops, runs continue, and
+  /// profile() and flush() throw the error. Cannot be combined with keep_last.
   std::string stream_to;
-  /// Record in each node the passes that made it, and why its operator's other kernels were not chosen. For this, the graph is optimised
+  /// Record in each node the passes that made it, and why its operator's other kernels were not chosen. For this, the graph is optimized
   /// again when the profile is made. Sessions of compiled models have no passes to name.
   bool passes = false;
 };
 
-/// Records the runs of a session, a trainer or a joint module (from their `profiler()`), from its construction on. Several do not affect
-/// each other. Thread-safe. The destructor frees its records.
+/// Records the runs of a session, a trainer or a joint module, whose profiler() makes it, from then on. Several profilers do not affect
+/// each other. Thread-safe. The destructor frees the records.
 class TREADLE_API Profiler {
  public:
   Profiler(Profiler&&) noexcept;
@@ -300,11 +300,11 @@ class TREADLE_API ProfileRange {
   ProfileRange(const ProfileRange&) = delete;
   ProfileRange& operator=(const ProfileRange&) = delete;
 
-  /// The functions below are for language bindings, which cache ids of names. begin() returns a time, or 0 if no profile is open.
+  /// The functions below are for language bindings, which store the ids of names. begin() returns a time, or 0 if no profile is open.
   static uint64_t begin() noexcept;
   static bool is_recorded() noexcept;
   static uint32_t name_id(std::string_view name);
-  /// Also records the name at once, so a profile includes the range while it is open. end() takes the same name.
+  /// Also records the name at once, so that a profile made while the range is open includes it. end() takes the same name.
   static uint64_t begin(uint32_t name_id) noexcept;
   static void end(uint32_t name_id, uint64_t begin) noexcept;
   /// Records a call made by an interpreter, in profiles with ProfilerOptions::python_calls.
@@ -327,8 +327,8 @@ TREADLE_API void mark_profile(std::string_view name) noexcept;
 struct TREADLE_API MachinePeaks {
   int threads = 1;
   double flops_per_second = 0;  ///< float32 multiply-adds, each counted as two, in vector registers or AMX tiles
-  /// Bandwidth of copies by the bytes that they touch: (bytes touched, bytes read and written per second). Small ones fit in caches.
-  /// Ascending.
+  /// Bandwidth of copies of several sizes, ascending: pairs of the bytes that a copy touches, and the bytes that it reads and writes per
+  /// second. Small copies fit in caches.
   std::vector<std::pair<double, double>> bytes_per_second;
 
   /// Returns the bandwidth for a node, by interpolation. @param bytes  number of bytes that the node reads and writes
@@ -340,12 +340,12 @@ struct TREADLE_API MachinePeaks {
 /// Measures the peak speeds of this machine, which takes about 0.2 s. @param num_threads  number of threads; 0: the usable CPUs
 TREADLE_API MachinePeaks measure_machine_peaks(int num_threads);
 
-/// A change that was tried, and its effect.
+/// A change of settings or of the model that was tried, and its effect.
 struct ProfileRemedy {
   std::string title;           ///< a text such as "use 2 threads"
   std::string evidence;        ///< the measurements that support the remedy
   std::string command;         ///< command that applies it
-  double effect = 0;           ///< fraction that it saves
+  double effect = 0;           ///< fraction of the time or memory that it saves
   std::string saves = "time";  ///< what the remedy saves: "time" of a run, "memory", or "load time"
 };
 
@@ -354,10 +354,10 @@ struct ProfileContext {
   std::string model, command, options;
   int64_t warmup_runs = 0;
   double load_ms = 0, first_run_ms = 0;  ///< 0 if not measured
-  std::vector<double> call_ns;           ///< per recorded run: duration of the session's call, as the caller sees it
-  std::vector<double> plain_ns;          ///< durations of intermediate calls that were not recorded
+  std::vector<double> call_ns;           ///< duration of the session's call for each recorded run, as the caller sees it
+  std::vector<double> plain_ns;          ///< durations of calls that were made between the recorded ones, without recording
   MachinePeaks peaks;
-  std::map<std::string, MachinePeaks> device_peaks;  ///< by PlannedNode::device; nodes on other devices are not judged
+  std::map<std::string, MachinePeaks> device_peaks;  ///< keyed by PlannedNode::device; nodes on other devices are not judged
   bool peaks_hold = true;                            ///< false: products use another precision than the float32 of the peaks
   std::string assumed_extents;                       ///< extents that were assumed for inputs: "N=1, images axis 2=1"
   bool remedies_tried = false;
@@ -375,7 +375,7 @@ enum class TraceFormat : uint8_t {
   speedscope,   ///< the JSON that www.speedscope.app reads
   onnxruntime,  ///< JSON with ONNX Runtime's terms
 };
-/// Exports all events. @throws Error(invalid_argument) for a profile that was not recorded in this process
+/// Exports all events as a trace. @throws Error(invalid_argument) for a profile that was not recorded in this process
 TREADLE_API std::string profile_to_trace(const Profile& profile, TraceFormat format);
 
 }  // namespace treadle

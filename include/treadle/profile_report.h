@@ -26,18 +26,18 @@ struct ProfileTimes {
 /// A step within a node's kernel.
 struct KernelPhaseReport {
   std::string name;
-  double calls = 0;  ///< per run, on all threads
+  double calls = 0;  ///< number of calls per run, on all threads
   ProfileTimes ms;   ///< per run: sum over threads, without nested phases
   double mean_ms = 0;
   double share = 0;  ///< share of the time of all phases of the node, 0 to 1
 };
 
-/// The reason why a pass of the optimiser did not change a node that nearly matched.
+/// The reason why a pass of the optimizer did not change a node that nearly matched.
 struct PassRefusal {
   std::string pass, why;
 };
 
-/// A node and its times. Unknown values are absent. `sources` is empty if it would be the node's own name only; operands have names.
+/// A node and its times; nullopt: unknown. `sources` is empty if it would only repeat the node's name. Nameless operands are omitted.
 struct NodeReport : PlannedNode {
   std::optional<double> calls;     ///< number of calls per run
   std::optional<ProfileTimes> ms;  ///< times per run
@@ -51,7 +51,7 @@ struct NodeReport : PlannedNode {
   std::string bound;                    ///< the limit: "compute" or "memory"
   std::optional<double> bound_ms;       ///< the least time that the machine could take (roofline model)
   std::optional<double> of_peak;        ///< bound_ms divided by the node's time
-  std::optional<double> estimated_ms;   ///< for a plan that did not run: the least time
+  std::optional<double> estimated_ms;   ///< for a plan that did not run: the least time that the machine could take
   std::vector<PassRefusal> left_alone;  ///< for a plan that did not run: reasons why passes did not change the node
 };
 
@@ -76,7 +76,7 @@ struct MeasuredMemoryReport {
     size_t more_holders = 0, more_holders_bytes = 0;
   };
   struct Timeline {
-    size_t points = 0;  ///< number of points that were recorded; of each section, only the one with the most bytes is kept
+    size_t points = 0;  ///< number of recorded points; the timeline keeps only the highest point of each of its sections
     std::vector<double> ms;
     NamedSeries bytes;
   };
@@ -117,20 +117,20 @@ struct MemorySection {
   std::vector<Class> classes;
   size_t peak_bytes = 0, weight_bytes = 0, packed_bytes = 0;
   size_t arena_bytes = 0, arena_lower_bound_bytes = 0, arena_sum_bytes = 0;
-  std::vector<int32_t> steps;  ///< nodes, in the order counted by the buffers' first and last
+  std::vector<int32_t> steps;  ///< index of the node that each step executes; `first` and `last` of buffers are such steps
   std::vector<Buffer> buffers;
   NamedSeries live;  ///< bytes alive at each step, by class
   std::optional<Peak> peak;
   std::optional<MeasuredMemoryReport> measured;
 };
 
-/// The events of one run, or the ranges and runs of the whole recording, by column.
+/// The events of one run, or the ranges and runs of the whole recording. Element i of each vector belongs to event i.
 struct TimelineEvents {
   int64_t events = 0;         ///< number of events that were recorded; only the first ones are kept
-  std::vector<int32_t> item;  ///< for each event: see ProfiledEvent::node or ProfiledSpan::range
+  std::vector<int32_t> item;  ///< the value of ProfiledEvent::node or ProfiledSpan::range
   std::vector<int32_t> thread;
   std::vector<double> start_us, duration_us;
-  std::vector<int32_t> phase;     ///< empty if no event has one
+  std::vector<int32_t> phase;     ///< the value of ProfiledEvent::phase; empty if all are -1
   std::vector<double> waited_us;  ///< empty if no node waited
 };
 
@@ -171,7 +171,7 @@ struct ProfileReport {
     double gflops = 0;
     std::vector<Peaks::Bandwidth> bandwidth;
   };
-  /// A part of a typical run. The parts sum to the whole.
+  /// A part of the time of a typical run. The times of all parts sum up to the time of the run.
   struct Part {
     std::string id, title;
     double ms = 0, share = 0;
@@ -186,7 +186,7 @@ struct ProfileReport {
     double ms = 0, share = 0;
     std::optional<double> flops, gflops;
   };
-  /// A layer of the model, or a phase of a training step. In the list, it follows the layer that contains it.
+  /// A layer of the model, or a phase of a training step. In `layers`, each layer follows the layer that contains it.
   struct Layer {
     std::string name;
     int32_t parent = -1;
@@ -284,24 +284,24 @@ struct ProfileTreeOptions {
 TREADLE_API std::string profile_to_tree(const ProfileReport& report, const ProfileTreeOptions& options = {});
 /// Returns an HTML page that needs no network.
 TREADLE_API std::string profile_to_html(const ProfileReport& report);
-/// Returns CSV (RFC 4180) with a header and a line per node.
+/// Returns CSV (RFC 4180) with a header and one line per node.
 TREADLE_API std::string profile_to_csv(const ProfileReport& report);
 
-/// The contents of a file, selected by its extension: .json, .html, .csv, or a trace: .pftrace, .trace.json, .folded, .speedscope.json,
-/// .onnxruntime.json.
-/// @param profile  the events for traces; may be null
+/// Returns the contents of a report file. The path's extension selects the format: .json, .html, .csv, or a trace: .pftrace, .trace.json,
+/// .folded, .speedscope.json, .onnxruntime.json.
+/// @param profile  provides the events for traces; may be null for other formats
 /// @throws Error(invalid_argument) for another extension, or for a trace without the profile's events.
 TREADLE_API std::string profile_file(std::string_view path, const ProfileReport& report, const Profile* profile);
-/// @throws Error(invalid_argument) for an extension that profile_file() does not support.
+/// Checks that a path has an extension that profile_file() supports. @throws Error(invalid_argument) if not
 TREADLE_API void check_profile_file(std::string_view path);
 
 enum class Change : uint8_t { unchanged, faster, slower, unclear };
 
-/// Compares two medians.
+/// The result of comparing two medians.
 struct TimeDifference {
   Change verdict = Change::unclear;
   double before_ms = 0, after_ms = 0;
-  std::optional<std::pair<double, double>> change;  ///< interval: -0.1 means 10 % less, 0.2 means 20 % more
+  std::optional<std::pair<double, double>> change;  ///< interval of the change: -0.1 means 10 % less, 0.2 means 20 % more
 };
 
 struct ProfileDifference {
@@ -317,9 +317,9 @@ struct ProfileDifference {
   std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< bytes before and after
   int64_t num_other_shapes = 0;                                           ///< number of nodes whose shapes differ
 };
-/// Matches nodes by name. A node has changed if the 99 % intervals of its medians do not overlap. It is unchanged if they allow no change
-/// above `tolerance`. Otherwise the verdict is unclear.
-/// @throws Error(invalid_argument)
+/// Compares two profiles, matching nodes by name. A node has changed if the 99 % intervals of its medians do not overlap. It is unchanged
+/// if they allow no change above `tolerance`. Otherwise the verdict is unclear.
+/// @throws Error(invalid_argument) if the tolerance is negative or NaN
 TREADLE_API ProfileDifference compare_profiles(const ProfileReport& before, const ProfileReport& after, double tolerance = 0.03);
 TREADLE_API std::string difference_to_table(const ProfileDifference& difference, const ProfileTableOptions& options = {});
 TREADLE_API std::string difference_to_json(const ProfileDifference& difference);

@@ -30,7 +30,7 @@ class Profiler;
 struct ProfilerOptions;
 struct NodeCounter;
 
-/// Makes a pool for sessions or runs to share. @param num_threads  including the caller of a run; 0: the usable CPUs
+/// Makes a thread pool that sessions or runs share. @param num_threads  including the thread that calls a run; 0: the usable CPUs
 TREADLE_API std::shared_ptr<ThreadPool> make_thread_pool(int num_threads);
 
 /// sequential: runs one node at a time; threads share the loops of a node. parallel: also runs independent expensive nodes concurrently, on
@@ -39,59 +39,59 @@ enum class ExecutionMode : int { sequential = 0, parallel = 1 };
 
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
 
-/// Inference also runs passes that are invalid for training, such as folding batch normalisation into convolution.
+/// Inference also runs passes that are invalid for training, such as folding batch normalization into convolution.
 enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
-  int intra_op_num_threads = 0;  ///< threads per node, including the caller; 0: the process's shared pool, sized by affinity and cgroup
+  int intra_op_num_threads = 0;  ///< threads per node, including the caller; 0: the process's pool, sized by CPU affinity and cgroup
   int inter_op_num_threads = 0;  ///< number of nodes that run concurrently with ExecutionMode::parallel; 0: as many as there are threads
   ExecutionMode execution_mode = ExecutionMode::sequential;
   /// Default device: "cpu" (also if empty), "sim", or "sim:NAME", one device for all sessions of the process. Nodes of a group (metadata
-  /// "ctx_group"), and nodes that read an argument of argument_devices, run on the devices given for them. Others run where their operands
-  /// or, failing that, their readers are. Copies and fences are inserted. Nodes without a kernel for the device run on the host.
+  /// "ctx_group") run on the group's device; nodes that read an argument of argument_devices, on its device. Others run where their
+  /// operands or, failing that, their readers are. Copies and fences are inserted. Nodes without a kernel for the device run on the host.
   std::string device;
-  std::map<std::string, std::string> group2ctx;         ///< maps group to device
-  std::map<std::string, std::string> argument_devices;  ///< maps an input or initializer to the device that has it first
-  int compute_streams = 1;                              ///< per device; independent branches use different streams
-  std::shared_ptr<Job> job;                             ///< job that runs belong to; null: the environment's, if it names one
-  std::shared_ptr<ThreadPool> thread_pool;  ///< instead of the shared pool; the numbers above limit how many of its threads a run uses
+  std::map<std::string, std::string> group2ctx;         ///< maps the name of a group to its device
+  std::map<std::string, std::string> argument_devices;  ///< maps an input or initializer to the device of its readers
+  int compute_streams = 1;                  ///< number of compute streams per device; independent branches use different streams
+  std::shared_ptr<Job> job;                 ///< job that runs belong to; null: the job described by the environment, if any
+  std::shared_ptr<ThreadPool> thread_pool;  ///< replaces the shared pool; the numbers of threads above limit how many a run uses
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
   /// Arithmetic of convolutions and of products by constant weights: "float32" (also if empty), "bfloat16", "bfloat16x3", "float16",
-  /// "int8_weights". Or entries separated by ";", of which PATTERN=PRECISION applies to nodes with matching names; the last match applies.
-  /// Without graph optimisations it has no effect. docs/precision.md describes costs and gains.
+  /// "int8_weights". Or several entries separated by ";": an entry PATTERN=PRECISION applies to the nodes whose names match; the last match
+  /// applies. Without graph optimizations it has no effect. docs/precision.md describes costs and gains.
   std::string precision;
-  /// Largest size of a convolution's transformed weights, relative to the weights. 1 disables Winograd's algorithms (1.8 and 4 times),
-  /// which are the fastest for many convolutions. Session::to_text("planned") shows what each node packs.
+  /// Largest size of a convolution's transformed weights, relative to the weights. 1 disables Winograd's algorithms, which need 1.8 and 4
+  /// times the size and are the fastest for many convolutions. Session::to_text("planned") shows what each node packs.
   double max_weight_expansion = std::numeric_limits<double>::infinity();
   /// File of speeds by which convolutions choose their algorithm; `bench_conv --calibrate FILE` writes it. Empty: built-in speeds. The last
   /// bits of results may differ between files, but never between runs.
   std::string conv_rates;
-  bool reuse_memory = true;              ///< false: every value has bytes of its own (for debugging)
-  bool verify_plans = false;             ///< before a run with new extents, prove that every node reads the right values
-  std::shared_ptr<Allocator> allocator;  ///< for weights, packed weights, activations, scratch and outputs; null: the system
+  bool reuse_memory = true;   ///< false: every value has memory of its own (for debugging)
+  bool verify_plans = false;  ///< true: before a run with new extents, the memory plan is checked: every node must read the right values
+  std::shared_ptr<Allocator> allocator;  ///< allocator for weights, packed weights, activations, scratch and outputs; null: the system
   /// Limit for all memory of the session: weights, packed weights and, for every run, activations, scratch, and outputs until they are
-  /// handed over (not memory that the caller bound). 0: no limit. If a run's arena does not fit, the run is planned node by node: it
-  /// reorders nodes, writes values to a file, or computes them twice. If that is not enough, the run fails before it begins, with
-  /// Error(resource_exhausted) naming the smallest sufficient limit. Runs that do not fit next to others wait. Sizes known only in the run
-  /// are checked when they are known; the error then also names a limit for their upper bounds, if they have any. On a device, the limit is
+  /// handed over (not memory that the caller bound). 0: no limit. If a run's arena does not fit, the session plans every node of the run:
+  /// it reorders nodes, writes values to a file, or computes them twice. If that is not enough, the run fails before it begins, with
+  /// Error(resource_exhausted) naming the smallest sufficient limit. A run that does not fit next to runs in progress waits. Sizes known
+  /// only during a run are checked then; the error also names a limit for their upper bounds, if they have any. With a device, the limit is
   /// for its memory.
   size_t memory_limit_bytes = 0;
-  /// Fraction, up to 1, of the activations and scratch that a run would otherwise use. As with a limit, runs reorder nodes, write to a
-  /// file, and compute twice. Applies to feeds of any shape; if no plan needs so little, the smallest is used. For trainers and modules it
-  /// applies only to training steps. 0: no limit. Host only.
+  /// Fraction, up to 1, to which the activations and scratch of a run are limited, relative to a run without it. As with a limit, runs
+  /// reorder nodes, write values to a file, and compute them twice. Applies to feeds of any shape; if no plan is small enough, the smallest
+  /// is used. For trainers and joint modules it applies only to training steps. 0: no limit. Host only.
   double memory_fraction = 0;
   /// Fraction, up to 1, of a run's time that may be spent on recomputing values to save activations and scratch, with the same bits. Times
   /// are the planner's estimates; nothing is written to a file. Applies to the same runs as memory_fraction. -1: up to 0.1 for training, as
-  /// long as one percent of the time saves four percent of that memory; 0 for inference, parallel execution and devices, for which only 0
-  /// is allowed.
+  /// long as one percent of the time saves four percent of that memory, and 0 otherwise. With parallel execution and with devices, only -1
+  /// and 0 are allowed.
   double recompute_fraction = -1;
   std::string spill_folder;  ///< folder of the files that hold values for which memory is lacking; empty: the system's temporary folder
-  std::shared_ptr<MemoryAccount> memory_account;  ///< account to which all memory of the session is charged; null: no account
-  bool use_mmap = true;                           ///< applies if the session loads the model itself
-  /// Share equal weights and packed weights between sessions of the process. Only without an allocator.
+  std::shared_ptr<MemoryAccount> memory_account;  ///< account to which all memory of the session is charged; null: none
+  bool use_mmap = true;                           ///< map the model's file (LoadOptions::use_mmap), if the session loads the model itself
+  /// Share equal weights and packed weights between sessions of the process. Has no effect if `allocator` is set.
   bool share_weights = true;
-  /// Folder of compiled models (docs/compiled-models.md). The first session writes the optimised graph and packed weights; later sessions
+  /// Folder of compiled models (docs/compiled-models.md). The first session writes the optimized graph and packed weights; later sessions
   /// with the same model, options, library and processor map them. Empty: none.
   std::string cache_dir;
   std::string compiled_model_filepath;  ///< file to which the compiled model is written (docs/compiled-models.md); empty: no file
@@ -101,37 +101,37 @@ struct TREADLE_API SessionOptions {
   /// Count the time of each node in every run: Session::node_counters(). Costs about 10 ns per node.
   bool node_counters = false;
   std::string profile_file_prefix = "treadle_profile_";
-  std::string optimized_model_filepath;  ///< file to which the optimised model is written; empty: no file
-  /// Name of a file next to it, without a folder, for initializers of at least optimized_model_data_threshold bytes. Empty: they are in the
-  /// model.
+  std::string optimized_model_filepath;  ///< file to which the optimized model is written; empty: no file
+  /// Name, without a folder, of a file next to the optimized model for initializers of at least optimized_model_data_threshold bytes.
+  /// Empty: they are stored in the model.
   std::string optimized_model_data_file;
   int64_t optimized_model_data_threshold = 1024;
-  std::vector<std::string> disabled_passes;                 ///< names, which `treadle options` lists
-  int64_t max_patches = INT64_MAX;                          ///< stop the graph optimiser after this many patches (to bisect a fault)
-  std::map<std::string, int64_t> free_dimension_overrides;  ///< maps symbol to extent
+  std::vector<std::string> disabled_passes;                 ///< names of passes to skip; `treadle options` lists them
+  int64_t max_patches = INT64_MAX;                          ///< stop the graph optimizer after this many patches (to bisect a fault)
+  std::map<std::string, int64_t> free_dimension_overrides;  ///< maps the name of a symbol to its extent
   std::map<std::string, int64_t> denotation_overrides;      ///< maps the denotation of an input's dimension ("DATA_BATCH") to an extent
-  std::map<std::string, Tensor> initializers;               ///< replacements for initializers of these names
+  std::map<std::string, Tensor> initializers;               ///< values that replace the model's initializers of these names
   std::map<std::string, std::string> config;  ///< ONNX Runtime's session config entries; docs/options.md lists those with an effect
-  /// Called after each pass that changed the graph: name, description of the change, microseconds.
+  /// Called after each pass that changed the graph, with its name, a description of the change, and the time in microseconds.
   std::function<void(std::string_view pass, const std::string& what, int64_t elapsed_us)> on_pass;
   /// Called with warnings about the model.
   std::function<void(const std::string&)> on_warning;
 };
 
-/// Cancels all runs that were given a copy of it, from any thread. It cannot be reset.
+/// Cancels all runs whose options hold a copy of it. Any thread may call cancel(). A cancelled token cannot be reset.
 class TREADLE_API CancelToken {
  public:
   CancelToken() : flag_(std::make_shared<std::atomic<bool>>(false)) {}
   void cancel() const noexcept { flag_->store(true); }
   bool cancelled() const noexcept { return flag_->load(); }
-  /// The flag that runs check; valid while any copy of the token exists.
+  /// Returns the flag that runs check; valid while any copy of the token exists.
   const std::atomic<bool>& flag() const noexcept { return *flag_; }
 
  private:
   std::shared_ptr<std::atomic<bool>> flag_;
 };
 
-/// Says which values end a run if a node has one in a floating-point output.
+/// Says which values make a run fail if a floating-point output of a node contains one.
 enum class FiniteCheck : int { off = 0, nan = 1, nan_and_infinity = 2 };
 
 /// The bytes that values use in the memory of one device, by allocator.
@@ -155,40 +155,40 @@ struct RunMetadata {
   uint64_t run_id = 0, graph_id = 0;
   bool cached = true;  ///< false: the graph was compiled for this run
   int64_t duration_ns = 0;
-  std::vector<NodeStatistics> nodes;  ///< in the order of their ends; nodes of bodies appear once per iteration
+  std::vector<NodeStatistics> nodes;  ///< ordered by their ends; nodes in bodies appear once per iteration
 };
 /// Sets an option by its name, from text; `treadle options` lists all options. Values of list options are appended.
 /// @throws Error(not_found) for an unknown name; Error(invalid_argument) for an invalid value
 TREADLE_API void set_option(SessionOptions& options, std::string_view name, const std::string& value);
-/// Stores a config entry and sets the option that it stands for, if any. @throws Error(invalid_argument) as set_option()
+/// Stores a config entry, and sets the option that its key stands for, if any. @throws Error(invalid_argument) as set_option()
 TREADLE_API void add_config_entry(SessionOptions& options, const std::string& key, const std::string& value);
 
-/// Options of a run, which several runs may share. Any thread may set `terminate`. Stopped by `terminate`, the token or Session::close(), a
-/// run ends with Error(cancelled); past its deadline, with Error(timed_out). Both take effect at the next node or iteration of a loop. The
-/// session stays usable.
+/// Options of a run, which several runs may share. Any thread may set `terminate`. If `terminate`, the token or Session::close() stops a
+/// run, it throws Error(cancelled); after its deadline, Error(timed_out). Both happen at the next node or iteration of a loop. The session
+/// stays usable.
 struct TREADLE_API RunOptions {
   std::atomic<bool> terminate{false};
   std::optional<CancelToken> cancel_token;
   int64_t deadline_ms = 0;  ///< time from the start of the run; 0: no deadline
   std::string tag;
   std::map<std::string, std::string> config;
-  /// Nodes (by name) or values to compute without fetching them. With targets, an empty list of outputs means none.
+  /// Nodes (by name) or values to compute without fetching them. With targets, an empty list of outputs means no outputs.
   std::vector<std::string> targets;
   std::shared_ptr<ThreadPool> thread_pool;  ///< threads for this run, which uses at most as many of them as the session has
   /// Maps an output's name to an allocator for it. Outputs that are a feed or a constant, and strings, keep their memory. A name that is
   /// not an output of the run, or is bound to memory, is an error, both here and in output_devices.
   std::map<std::string, std::shared_ptr<Allocator>> output_allocators;
-  /// Maps an output's name to the device on which it should be after the run, named as in `device`. Strings stay on the host.
+  /// Maps an output's name to the device on which it should be after the run, named as in SessionOptions::device. Strings stay on the host.
   std::map<std::string, std::string> output_devices;
-  /// Adapters, whose parameters are fed in addition to the run's feeds. The run throws Error(invalid_argument) if one is fed twice, or the
-  /// model has no input or initializer of its name.
+  /// Adapters, whose parameters are fed in addition to the run's feeds. The run throws Error(invalid_argument) if a parameter is fed twice,
+  /// or the model has no input or initializer of its name.
   std::vector<std::shared_ptr<const Adapter>> adapters;
   /// Ends the run with Error(invalid_argument), naming the first node with an output that is not finite, and the element.
   FiniteCheck check_finite = FiniteCheck::off;
   /// Writes the inputs and outputs of matching nodes as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
   std::string dump_folder;
   std::string dump_pattern = "*";  ///< shell pattern of node names (* and ?); an error if none matches
-  /// This function is called at the end of a successful run.
+  /// Called at the end of a successful run, with its times and memory.
   std::function<void(const RunMetadata&)> on_metadata;
 };
 
@@ -198,14 +198,14 @@ struct MonitorEvent {
   std::string_view value;          ///< name of the value in the model
   std::string_view node, op_type;  ///< empty for a feed, a constant, or a value determined by the feeds' shapes
   bool is_input = false;           ///< an input of the node, which has not run yet
-  const Datum& datum;              ///< in memory that the run reuses: copy it to keep it
+  const Datum& datum;              ///< the value, in memory that the run reuses: copy it to keep it
 };
 
-/// Watches values of the main graph by name. The graph optimiser preserves these values.
+/// Watches values of the main graph by name. The graph optimizer preserves these values.
 struct Monitor {
   std::function<void(const MonitorEvent&)> callback;  ///< called on the run's threads, one at a time; an exception ends the run
   std::string pattern = "*";                          ///< shell pattern of value names (* and ?); an error if none matches
-  bool inputs = false;                                ///< true: also calls the function before each node that reads such a value
+  bool inputs = false;                                ///< true: the callback is also called before each node that reads such a value
 };
 
 /// A run that had not ended when close() stopped waiting.
@@ -215,17 +215,17 @@ struct UnfinishedRun {
   int64_t elapsed_ms = 0;
 };
 
-/// Counts of compiled graphs (one per set of fed, fetched, target and monitored values) and of their bindings (one per set of extents).
+/// Counts for two caches: compiled graphs (one per set of fed, fetched, target and monitored values) and bindings (one per set of extents).
 struct CacheStatistics {
   int64_t hits = 0, misses = 0, evictions = 0, size = 0;
-  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run with the extents of the run before it counts as neither
+  int64_t binding_hits = 0, binding_misses = 0, memory_plans = 0;  ///< a run with the previous run's extents is neither hit nor miss
 };
 
 using ValueHandle = uint64_t;
 
 class Session;
 
-/// Inputs and outputs bound by name before the runs, so that a run looks nothing up and allocates nothing.
+/// Inputs and outputs, bound by name before the runs, so that a run looks nothing up by name and allocates nothing.
 class TREADLE_API IoBinding {
  public:
   explicit IoBinding(const Session& session);
@@ -234,7 +234,7 @@ class TREADLE_API IoBinding {
   IoBinding& operator=(IoBinding&&) noexcept;
 
   void bind_input(std::string_view name, Datum value);
-  /// @param memory  memory that the output is written to; without it, the session allocates the output in every run
+  /// Binds an output. @param memory  memory that the output is written to; without it, the session allocates the output in every run
   void bind_output(std::string_view name, std::optional<Tensor> memory = std::nullopt);
   /// Leaves the output on the device, or copies it there. @param device  named as in SessionOptions. @throws Error(invalid_argument)
   void bind_output_to_device(std::string_view name, std::string_view device);
@@ -250,8 +250,8 @@ class TREADLE_API IoBinding {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Values of nodes with one output, by name, for partial runs to keep and share. One thread at a time. A value in the cache replaces the
-/// computation of its node; an undefined one is filled in by the first run that computes it.
+/// A cache that partial runs share: values by name, each the only output of a node. One thread at a time may use it. A value in the cache
+/// replaces the computation of its node; an undefined value is filled in by the first run that computes it.
 using ValueCache = std::map<std::string, Datum, std::less<>>;
 
 /// A run that stops at every `treadle.Yield` node. It may be resumed on another thread, interleaved with others, or abandoned.
@@ -262,25 +262,25 @@ class TREADLE_API PartialRun {
   PartialRun& operator=(PartialRun&&) noexcept;
 
   /// Runs to the next Yield, to a node that reads an input not fed yet, or to the end. @return true at the end
-  /// @throws Error(invalid_argument) if it is already waiting for an input
+  /// @throws Error(invalid_argument) if the run is already waiting for an input
   bool advance();
   /// Feeds inputs that were left out at the start, runs, and fetches values that have been computed.
-  /// @param until    a node, as in advance_until(); empty: as far as possible
+  /// @param until    name of a node, as in advance_until(); empty: as far as possible
   /// @param fetches  names of outputs, or of the options' targets
-  /// @return one value per fetch. @throws Error(invalid_argument) for an output that has not been computed at that time
+  /// @return one value per fetch. @throws Error(invalid_argument) for an output that has not been computed by then
   std::vector<Datum> advance(std::string_view until, const std::map<std::string, Datum>& feeds, std::span<const std::string> fetches);
   /// Feeds an input that was left out at the start. Its extents must be those declared or known from other inputs.
   /// @throws Error(invalid_argument) for another name or type, or an input fed already
   void feed(std::string_view name, Datum value);
-  /// Outputs that have been computed so far, even before the end.
+  /// Returns outputs that have been computed so far, even before the end.
   std::vector<Datum> fetch(std::span<const std::string> names) const;
-  /// Runs until the node has run, or as far as advance() before that. Does nothing if it has run. @return true at the end
-  /// @throws Error(not_found) if the optimised graph does not have the node
+  /// Runs until the node has run, or stops where advance() would stop before. Does nothing if the node has run. @return true at the end
+  /// @throws Error(not_found) if the optimized graph does not have the node
   bool advance_until(std::string_view node);
-  /// Runs this many nodes of the optimised graph, or all that are left before the next Yield or the end (MXNet's PartialForward).
+  /// Runs this many nodes of the optimized graph, or all that are left before the next Yield or the end (MXNet's PartialForward).
   /// @return steps_left() afterwards
   size_t advance_steps(size_t count = 1);
-  /// Number of nodes before the next Yield, a node that reads an input not fed yet, or the end.
+  /// Returns the number of nodes before the next Yield, a node that reads an input not fed yet, or the end.
   size_t steps_left() const;
   bool at_yield() const;
   /// At a Yield: returns the values that the Yield hands out, by name.
@@ -305,16 +305,16 @@ struct StatePair {
   std::string input, output;
 };
 
-/// Runs of one sequence whose states pass from run to run without copies. Two buffers alternate between steps, each with headroom for
-/// growth, so that steady runs allocate nothing. Concat(past, new) along the outermost axis appends in place; if rows grow inside the state
-/// (heads before tokens), old rows move within its memory. Not thread-safe. Any number of them may use one session, which must outlive
-/// them.
+/// Runs over one sequence: each run gets the states of the run before, without copies. Two buffers alternate between runs, each with
+/// headroom for growth, so that steady runs allocate nothing. Concat(past, new) along the outermost axis appends in place; if rows grow
+/// inside the state (heads before tokens), old rows move within its memory. Not thread-safe. Any number of these objects may use one
+/// session, which must outlive them.
 class TREADLE_API StatefulRun {
  public:
-  /// Makes an object for runs of one sequence. @param initial  values of paired inputs for the first run. Memory that nothing else refers
-  /// to may be overwritten. Missing states with
-  ///   a fixed shape begin as zeros
-  /// @throws Error(invalid_argument) for an unknown name, or a state without a fixed shape or initial value
+  /// Makes an object for runs of one sequence.
+  /// @param initial  values of the paired inputs for the first run; memory that nothing else refers to may be overwritten. A state
+  ///                 without an initial value begins as zeros, if its shape is fixed
+  /// @throws Error(invalid_argument) for an unknown name, or a state that has neither a fixed shape nor an initial value
   StatefulRun(const Session& session, const std::vector<StatePair>& pairs, std::map<std::string, Datum> initial = {});
   ~StatefulRun();
   StatefulRun(StatefulRun&&) noexcept;
@@ -328,7 +328,7 @@ class TREADLE_API StatefulRun {
                          const RunOptions* options = nullptr);
   /// The value for the paired input of the next run. Its memory is not reused while the caller holds it.
   Datum state(std::string_view input) const;
-  /// Sets the value like `initial` in the constructor: memory that nothing else refers to may be overwritten.
+  /// Sets the value of a state. As with `initial` in the constructor, memory that nothing else refers to may be overwritten.
   void set_state(std::string_view input, Datum value);
 
  private:
@@ -338,15 +338,15 @@ class TREADLE_API StatefulRun {
 
 struct MemoryReport {
   size_t weight_bytes = 0, packed_bytes = 0, arena_bytes = 0;
-  size_t arena_lower_bound_bytes = 0;  ///< the maximum of bytes alive in a step, or a higher bound that was proved
-  size_t arena_sum_bytes = 0;          ///< sum of all buffers' bytes: the size of the arena if no buffers shared bytes
+  size_t arena_lower_bound_bytes = 0;  ///< the maximum of bytes alive in a step, or a higher bound if one was proved
+  size_t arena_sum_bytes = 0;          ///< sum of all buffers' bytes: the size of the arena if no buffers shared memory
   size_t arena_in_order_bytes = 0;     ///< size of the arena if best fit in the order of execution planned it, as in ONNX Runtime
   size_t largest_node_bytes = 0;       ///< operands and scratch in the arena of the largest node: no run needs less
 };
 
-/// A value that is alive at the step with the most bytes alive.
+/// A value that is alive at the step of the plan at which the most bytes are alive.
 struct PeakTensor {
-  std::string name;  ///< of the value in the optimised graph, or of the node if it is scratch
+  std::string name;  ///< name of the value in the optimized graph, or of the node if it is scratch
   size_t size_bytes = 0;
   MemoryClass memory_class = MemoryClass::activations;
 };
@@ -363,7 +363,7 @@ class TREADLE_API Session {
 
   /// Runs the model.
   /// @param feeds    values by name: inputs, overridable initializers, and any other value of the main graph, which is then not computed
-  /// @param outputs  names of outputs, or of any other value of the main graph; empty: all outputs. Only what they need is computed and
+  /// @param outputs  names of outputs, or of any other value of the main graph; empty: all outputs. Only what these need is computed and
   ///                 must be fed
   /// @return one value per requested output
   /// @throws Error(invalid_argument) naming a feed that is missing, unknown, or of another type or shape
@@ -372,8 +372,8 @@ class TREADLE_API Session {
   void run(IoBinding& binding, const RunOptions* options = nullptr) const;
   std::future<std::vector<Datum>> run_async(std::map<std::string, Datum> feeds, std::vector<std::string> outputs = {}) const;
   /// Begins a partial run.
-  /// @param cache    the optimiser preserves values with names in the cache; null: a new one
-  /// @param options  must outlive the run; the deadline counts from here
+  /// @param cache    its values are used; the optimizer preserves values with names in it. Null: a new one
+  /// @param options  must outlive the run; the deadline counts from this call
   PartialRun partial_run(const std::map<std::string, Datum>& feeds, std::shared_ptr<ValueCache> cache = nullptr,
                          const RunOptions* options = nullptr) const;
 
@@ -384,10 +384,10 @@ class TREADLE_API Session {
   bool closed() const;
   size_t runs_in_flight() const;
 
-  /// Watches values from the next run on. A monitor without a callback watches nothing.
+  /// Watches values in all runs that begin later. A monitor without a callback watches nothing.
   void set_monitor(Monitor monitor);
 
-  /// Keeps a value in the session. Its handle can be fed in place of the value.
+  /// Keeps a value in the session. The returned handle can be fed in place of the value.
   ValueHandle store(Datum value);
   /// Returns a stored value. @throws Error(not_found)
   Datum stored(ValueHandle handle) const;
@@ -405,8 +405,8 @@ class TREADLE_API Session {
 
   /// Returns the graph as text: as read, optimized, as a list of instructions with placement and memory, or the device of each node.
   std::string to_text(std::string_view stage) const;  // "onnx", "optimized", "planned", "devices"
-  /// Returns the simplified model as an encoded ONNX model, without fused operators, since each session fuses itself. At disable_all, the
-  /// model as read.
+  /// Returns the simplified model as an encoded ONNX model, without fused operators, since each session fuses operators itself. With
+  /// GraphOptimizationLevel::disable_all, returns the model as read.
   /// @throws Error(not_implemented) for a compiled model, which lacks the original graph
   std::string optimized_model() const;
   /// Returns the memory that is planned for the last run's extents. @pre at least one run
@@ -414,7 +414,7 @@ class TREADLE_API Session {
   /// Returns the bytes that the session holds now, by class, and their peaks.
   MemoryStatistics memory_statistics() const;
   void reset_memory_peaks() const;
-  /// Changes the limit: at once for later runs, at the next node for running ones that can adapt. Plans for the last few limits are kept.
+  /// Changes the limit: at once for later runs, at the next node for running ones that can adapt. Keeps the plans for the last few limits.
   /// @throws Error(invalid_argument) if the session was made without a limit
   void set_memory_limit(size_t limit_bytes) const;
   /// Returns the node during which the most bytes of the arena are in use, and the values in the arena at that time, largest first.
@@ -452,7 +452,7 @@ class TREADLE_API Session {
 /// @param device  named as in SessionOptions: "cpu", "sim", "sim:NAME", a plugin's. @throws Error(invalid_argument) for an unknown device,
 /// or strings
 TREADLE_API Tensor to_device(const Tensor& tensor, std::string_view device);
-/// Returns "cpu", or the name of the device that holds the tensor; the text is valid as long as the tensor. Tensor::clone() copies it to
+/// Returns the name of the device that holds the tensor, or "cpu"; the text is valid as long as the tensor. Tensor::clone() copies it to
 /// the host.
 TREADLE_API std::string_view device_of(const Tensor& tensor);
 

@@ -11,15 +11,15 @@
 
 namespace treadle {
 
-/// guaranteed: runs as if alone. opportunistic: runs in the time that guaranteed jobs leave, and yields within one node.
+/// guaranteed: runs as if alone. opportunistic: runs in the time that guaranteed jobs leave, and gives way within one node.
 enum class JobClass : int { guaranteed = 0, opportunistic = 1 };
 
 struct JobOptions {
   std::string name;  ///< shown to people; at most 47 bytes, without spaces and control characters; empty: the program's name
   JobClass job_class = JobClass::guaranteed;
   double share_percent = 100;       ///< 0 to 100; 0 suspends the job
-  uint64_t memory_limit_bytes = 0;  ///< of the memory of its sessions' device, or of the host's on `cpu`; 0: no limit
-  uint64_t host_limit_bytes = 0;    ///< of host memory, including values that do not fit on a device; 0: no limit
+  uint64_t memory_limit_bytes = 0;  ///< limit for memory of its sessions' device, or host memory if that is `cpu`; 0: no limit
+  uint64_t host_limit_bytes = 0;    ///< limit for host memory, including values that do not fit on a device; 0: no limit
 };
 
 /// Changes to a job. Unset members stay unchanged.
@@ -30,7 +30,7 @@ struct JobChange {
   std::optional<uint64_t> memory_limit_bytes, host_limit_bytes;
 };
 
-/// The present state of a job. Times are sums over the job's life, except the times of steps.
+/// The present state of a job. Times are sums over the job's life, except the durations of steps.
 struct JobStatus {
   uint64_t id = 0;
   std::string name;
@@ -61,8 +61,8 @@ namespace sharing {
 class JobState;
 }
 
-/// A named job that sessions can run in (SessionOptions::job). Thread-safe. Other processes of the same user see it until it is destroyed,
-/// which happens when the last session that uses it is destroyed, too.
+/// A named job that sessions can run in (SessionOptions::job). Thread-safe. Other processes of the same user see the job until this object
+/// and all sessions that use it are destroyed.
 class TREADLE_API Job {
  public:
   /// @throws Error(invalid_argument) for an invalid name or share; Error(resource_exhausted) if the table is full
@@ -72,7 +72,7 @@ class TREADLE_API Job {
   Job& operator=(const Job&) = delete;
 
   uint64_t id() const;
-  /// Changes the share, within one node of running runs. @throws Error(invalid_argument) for a share outside 0 to 100, or NaN
+  /// Changes the share; running runs follow at their next node. @throws Error(invalid_argument) for a share outside 0 to 100, or NaN
   void set_share(double percent);
   void suspend();
   void resume();
@@ -88,8 +88,8 @@ class TREADLE_API Job {
   std::shared_ptr<sharing::JobState> state_;
 };
 
-/// Returns the job described by the environment (TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY). Sessions
-/// without a job run in it. Null if the environment describes none.
+/// Returns the job described by the environment (TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY), in which
+/// sessions without a job of their own run. Null if the environment describes none.
 /// @throws Error(invalid_argument) naming the variable
 TREADLE_API std::shared_ptr<Job> environment_job();
 

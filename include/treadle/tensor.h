@@ -17,12 +17,12 @@ namespace treadle {
 
 class Device;
 
-/// A block of memory and its owner. Allocated blocks are aligned to kAlignment; foreign memory may have any alignment.
+/// A block of memory and its owner. Allocated blocks are aligned to kAlignment bytes; foreign memory may have any alignment.
 class TREADLE_API Storage {
  public:
   static constexpr size_t kAlignment = 64;  // a cache line, and the widest vector register
 
-  /// Allocates uninitialised memory. @throws Error(resource_exhausted)
+  /// Allocates uninitialized memory. @throws Error(resource_exhausted)
   static std::shared_ptr<Storage> allocate(size_t size_bytes);
   /// Allocates `count` strings, which are destroyed with the block.
   static std::shared_ptr<Storage> allocate_strings(size_t count);
@@ -31,10 +31,10 @@ class TREADLE_API Storage {
   /// Like borrow(), for memory that must not be written.
   static std::shared_ptr<Storage> borrow_read_only(const void* data, size_t size_bytes, std::function<void()> release);
 
-  /// Makes storage of device memory (to_device() in session.h). Host code must not read it, unless the device allows it.
+  /// Makes storage from device memory (see to_device() in session.h). Host code must not read it, unless the device allows it.
   static std::shared_ptr<Storage> of_device(std::shared_ptr<Device> device, void* data, size_t size_bytes, std::function<void()> release);
 
-  /// Makes storage of memory that its owner may reclaim soon: code that keeps the elements must copy them.
+  /// Makes storage from memory that its owner may reclaim soon: code that keeps the elements must copy them.
   static std::shared_ptr<Storage> lend(void* data, size_t size_bytes);
 
   ~Storage();
@@ -62,9 +62,9 @@ class TREADLE_API Storage {
 class TREADLE_API Tensor {
  public:
   Tensor() = default;
-  /// Makes a contiguous tensor; elements are uninitialised (strings are empty).
+  /// Makes a contiguous tensor; elements are uninitialized (strings are empty).
   Tensor(DType dtype, const Shape& shape);
-  /// Makes a contiguous view of `storage` from `offset_bytes` on. @throws Error(invalid_argument) if the storage is too small
+  /// Makes a contiguous view of `storage` that begins at `offset_bytes`. @throws Error(invalid_argument) if the storage is too small
   Tensor(DType dtype, const Shape& shape, std::shared_ptr<Storage> storage, size_t offset_bytes = 0);
   /// Makes a strided view; `strides` are in elements. @throws Error(invalid_argument) for sub-byte types, or if the view exceeds the
   /// storage

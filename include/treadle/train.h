@@ -1,4 +1,4 @@
-// Training of ONNX models: a graph of forward and backward pass, optimised, planned and run like any other.
+// Training of ONNX models: forward and backward pass form one graph, which is optimized, planned and run like any other.
 #pragma once
 
 #include <cstddef>
@@ -24,30 +24,30 @@ namespace treadle::train {
 /// Losses by PyTorch's definitions. The mean is over all elements; for class labels, over the labels that are not ignored, weighted by
 /// class_weights.
 enum class Loss : int {
-  softmax_cross_entropy = 0,             ///< scores [N, C, ...] and int64 (or int32) labels [N, ...]
+  softmax_cross_entropy = 0,             ///< scores [N, C, ...], and int64 (or int32) labels [N, ...]
   mean_squared_error = 1,                ///< an output, and labels of its shape and dtype
   l1 = 2,                                ///< the operands are those of mean_squared_error
-  huber = 3,                             ///< operands as mean_squared_error; TrainerOptions::huber_delta
+  huber = 3,                             ///< the operands are those of mean_squared_error; uses TrainerOptions::huber_delta
   binary_cross_entropy_with_logits = 4,  ///< scores, and labels from 0 to 1 in their shape
   negative_log_likelihood = 5,  ///< the operands are those of softmax_cross_entropy, but logarithms of probabilities in place of scores
   kl_divergence = 6,            ///< log-probabilities, and labels that are probabilities; summed, then divided by the first extent
   output = 7,                   ///< the output is the loss itself, one float32 number, without labels
-  ctc = 8,    ///< scores [N, C, steps] and int64 (or int32) labels [N, length]; labels from the first negative one on are ignored
+  ctc = 8,    ///< scores [N, C, steps], and int64 (or int32) labels [N, length]; labels from the first negative one on are ignored
   graph = 9,  ///< the loss is TrainerOptions::loss_model
 };
 /// Finds a loss by its enumerator's name. @throws Error(invalid_argument) suggesting the nearest name
 TREADLE_API Loss loss_named(std::string_view name);
 
-/// Optimizers, with PyTorch's formulas and defaults; Lion (Chen et al. 2023) and LAMB (You et al. 2020) as published. Each uses the members
-/// of TrainerOptions that are listed; all use weight_decay.
+/// Optimizers, with PyTorch's formulas and defaults; Lion (Chen et al. 2023) and LAMB (You et al. 2020) as published. The comments list the
+/// members of TrainerOptions that each uses; all use weight_decay.
 enum class Optimizer : int {
   sgd = 0,      ///< v = momentum v + g + weight_decay p; p = p - rate v (dampening 0); uses momentum and nesterov
-  adam = 1,     ///< weight decay is added to the gradient; beta1, beta2, epsilon
-  adamw = 2,    ///< weight decay shrinks the parameter, default 0.01; beta1, beta2, epsilon
+  adam = 1,     ///< weight decay is added to the gradient; uses beta1, beta2 and epsilon
+  adamw = 2,    ///< weight decay (default 0.01) shrinks the parameter; uses beta1, beta2 and epsilon
   adagrad = 3,  ///< uses epsilon, which is 1e-10 by default
   rmsprop = 4,  ///< uses smoothing, momentum and epsilon
-  lion = 5,     ///< uses the gradient's sign; beta1, beta2 (default 0.99)
-  lamb = 6,     ///< AdamW's step scaled to the parameter's norm; beta1, beta2, epsilon (default 1e-6)
+  lion = 5,     ///< steps by the sign of averaged gradients; uses beta1 and beta2 (default 0.99)
+  lamb = 6,     ///< scales AdamW's step to the parameter's norm; uses beta1, beta2 and epsilon (default 1e-6)
 };
 TREADLE_API Optimizer optimizer_named(std::string_view name);
 
@@ -58,11 +58,11 @@ struct TREADLE_API Schedule {
     step = 1,       ///< multiplies by `gamma` (default 0.1) every `step_size` updates
     cosine = 2,     ///< falls to `final_factor` (default 0) at `total_steps`, as a cosine
     linear = 3,     ///< falls to `final_factor` (default 0) at `total_steps`, linearly
-    one_cycle = 4,  ///< rises from 1/25 in 30 % of `total_steps`, then falls to 4e-6, both as a cosine; learning_rate is the maximum
+    one_cycle = 4,  ///< rises from 1/25 during 30 % of `total_steps`, then falls to 4e-6, both as a cosine; 1 is learning_rate
   };
   Kind kind = Kind::constant;
-  int64_t warmup_steps = 0;  ///< rises linearly from 1 / warmup_steps first; not for one_cycle
-  int64_t total_steps = 0;   ///< number of steps, including the warm-up
+  int64_t warmup_steps = 0;  ///< number of first updates, in which the rate rises linearly from 1 / warmup_steps; not for one_cycle
+  int64_t total_steps = 0;   ///< number of updates, including the warm-up
   int64_t step_size = 0;
   std::optional<double> gamma = std::nullopt, final_factor = std::nullopt;
 
@@ -78,7 +78,7 @@ struct TREADLE_API ParameterGroup {
   std::optional<double> weight_decay = std::nullopt;  ///< nullopt: the trainer's weight decay
 };
 
-/// Initialization of parameters, with PyTorch's formulas and counts of inputs and outputs.
+/// Initialization of parameters, with the formulas of PyTorch, which also define the numbers of inputs and outputs (fan-in and fan-out).
 enum class Initializer : int {
   zeros = 0,
   ones = 1,
@@ -91,7 +91,7 @@ enum class Initializer : int {
 };
 TREADLE_API Initializer initializer_named(std::string_view name);
 
-/// Parameters that begin with other values than the model's. xavier_* and kaiming_* need weights of rank 2 or more.
+/// Replaces the model's initial values of some parameters. xavier_* and kaiming_* need weights of rank 2 or more.
 struct TREADLE_API Initialization {
   std::vector<std::string> parameters;  ///< names or patterns; a parameter uses the first entry that matches
   Initializer initializer = Initializer::zeros;
@@ -103,11 +103,11 @@ struct TREADLE_API Initialization {
 struct TREADLE_API LoraOptions {
   int64_t rank = 0;                            ///< rows of A; 0: no adapters
   std::optional<double> alpha = std::nullopt;  ///< nullopt: alpha equals rank, so the factor is 1
-  double dropout = 0;                          ///< dropout of A's input in steps; at least 0, below 1
-  /// Weights that get adapters, or nodes that read them: names or patterns. Float32 initializers that only MatMul and Gemm (as second
-  /// matrix) or Conv (with one group) read. Empty: all weights of MatMul and Gemm.
+  double dropout = 0;                          ///< probability with which training steps drop an element of A's input; at least 0, below 1
+  /// Names or patterns of weights that get adapters, or of nodes that read such weights. A weight must be a float32 initializer that only
+  /// MatMul and Gemm, as second matrix, or Conv with one group read. Empty: all weights of MatMul and Gemm.
   std::vector<std::string> targets;
-  uint64_t seed = 0;  ///< for the initial A; the initial B is zero
+  uint64_t seed = 0;  ///< seeds the initial A; the initial B is zero
 };
 
 /// Loss scaling of a trainer whose `precision` includes float16, so that gradients neither underflow nor overflow. Terms and defaults are
@@ -128,19 +128,19 @@ struct TREADLE_API LossScale {
 /// Options of a trainer. Numbers that are not set have their usual defaults. Setting one that the loss, the optimizer or the schedule does
 /// not use is an error.
 struct TREADLE_API TrainerOptions {
-  std::string output;  ///< output of the model, or another of its values, to compute the loss from; empty: the first output
+  std::string output;  ///< name of the model's output, or other value, that the loss is computed from; empty: the first output
   Loss loss = Loss::softmax_cross_entropy;
   /// For Loss::graph: a model whose output, one float32 number, is the loss. Its first input gets `output`. Other inputs get the model's
-  /// value of the same name, or initializer; the first without one gets the labels, and further ones are fed by name. Its initializers are
-  /// not trained. With several ranks, each has the same weight.
+  /// value or initializer of the same name; the first input without one gets the labels, and further ones are fed by name. The initializers
+  /// of the loss model are not trained. With several ranks, the losses of all ranks have the same weight.
   std::optional<Model> loss_model = std::nullopt;
   bool int32_labels = false;
-  int class_axis = 1;                                  ///< axis of classes in the scores; may be negative
+  int class_axis = 1;                                  ///< the axis of the scores that counts classes; may be negative
   std::optional<int64_t> ignore_index = std::nullopt;  ///< label that is ignored
   std::vector<float> class_weights;                    ///< empty: all weights are 1
   double label_smoothing = 0;                          ///< a number from 0 to 1
   std::optional<double> huber_delta = std::nullopt;    ///< 1 by default
-  std::optional<int64_t> blank = std::nullopt;         ///< class of ctc that means no label; default 0
+  std::optional<int64_t> blank = std::nullopt;         ///< for ctc: the class that means "no label"; default 0
 
   Optimizer optimizer = Optimizer::sgd;
   double learning_rate = 0.01;
@@ -154,22 +154,22 @@ struct TREADLE_API TrainerOptions {
   std::optional<double> smoothing = std::nullopt;  ///< the factor that PyTorch calls alpha
   LossScaling loss_scaling;                        ///< requires float16 in the session's `precision`
   double clip_value = 0;                           ///< gradients are clipped to [-clip_value, clip_value]; 0: not clipped
-  double clip_norm = 0;  ///< gradients are scaled down together if their joint norm exceeds it; 0: not. Applied after clip_value
-  /// Steps per update: each step adds to the gradients, and an update uses their mean.
+  double clip_norm = 0;  ///< limit of the joint norm of all gradients, which are scaled down after clip_value is applied; 0: none
+  /// Number of steps per update: each step adds to the gradients, and an update uses their mean.
   int accumulation_steps = 1;
   /// Keeps an exponential average of each parameter, which begins as the parameter. After an update, average = ema_decay average + (1 -
   /// ema_decay) parameter. 0: none.
   double ema_decay = 0;
-  /// Also averages running statistics (PyTorch's `use_buffers`); otherwise averages are used with the newest ones. Excludes
-  /// accumulation_steps.
+  /// True: also averages running statistics (PyTorch's `use_buffers`). False: averaged parameters are used with the newest statistics.
+  /// Cannot be combined with accumulation_steps.
   bool ema_statistics = false;
   std::vector<ParameterGroup> groups;
   /// Initializers to train: names or patterns (* and ?). Empty: every float32 initializer of rank 1 or more that the loss depends on,
   /// except running statistics of BatchNormalization.
   std::vector<std::string> parameters;
   std::vector<std::string> frozen;  ///< excluded from training; names or patterns
-  /// Float32 initializers, names or patterns, of which each reading node gets its own copy, as untied() does: for initializers that an
-  /// exporter has merged because their values were equal.
+  /// Names or patterns of float32 initializers to unshare: each node that reads one gets its own copy, as untied() does. For initializers
+  /// that an exporter has merged because their values were equal.
   std::vector<std::string> untied;
   std::vector<Initialization> initialization;  ///< empty: parameters begin as in the model
   uint64_t initialization_seed = 0;
@@ -177,30 +177,30 @@ struct TREADLE_API TrainerOptions {
   int64_t head_classes = 0;
   /// Accepts any batch size, although the model's inputs declare a fixed first extent.
   bool dynamic_batch = false;
-  /// If its rank is set, trains adapters, and only those initializers that `parameters` names.
+  /// If `lora.rank` is not 0, the trainer trains adapters, and of the initializers only those that `parameters` names.
   LoraOptions lora;
-  /// Tables, names or patterns, whose updates touch only rows that the step's batch has read, so that time and memory of gradient and
+  /// Names or patterns of tables whose updates touch only the rows that the step's batch has read, so that time and memory of gradient and
   /// update are proportional to these rows. Only for parameters read by nothing but Gather along the first axis; others that match are
-  /// updated normally. Rows not read stay unchanged, as does their state. Unlike in a normal update, their weight decay, momentum and Adam
-  /// averages pause. Excludes lamb, accumulation_steps and fused_update.
+  /// updated normally. Rows that were not read stay unchanged, as does their optimizer state: unlike in a normal update, weight decay,
+  /// momentum and Adam's averages pause for them. Cannot be combined with lamb, accumulation_steps and fused_update.
   std::vector<std::string> lazy_updates;
   /// Stores all parameters contiguously, likewise their gradients and momentum. One node updates them all, and an all-reduce handles them
-  /// as one array. The bits are the same. Excludes groups, norms and accumulation.
+  /// as one array. The bits are the same. Cannot be combined with groups, clip_norm, lamb and accumulation_steps.
   bool fused_update = false;
   /// Updates each parameter as soon as its gradient exists and no node reads the parameter any more, so that gradients are not kept until
   /// the end of the step; with the same bits. After its first update, a step can neither be cancelled nor time out. If it then fails, the
   /// trainer returns no parameters and takes no steps until a checkpoint is loaded. Only sequential, on the host, and without features that
   /// need all gradients first: clip_norm, loss scaling, accumulation, fused_update, several ranks.
   bool early_updates = false;
-  /// Makes this trainer one of several ranks that train one model: each steps with its part of a joint batch, and all take the step of the
-  /// joint batch. Null: the communicator of communicator_name, if set. step(), gradients(), checkpoints and the constructor must be called
-  /// by all ranks together, other functions by each rank on its own.
+  /// Makes this trainer one of several ranks that train one model: each computes gradients from its part of a joint batch, and all make the
+  /// update of the joint batch. Null: the communicator of communicator_name, if set. All ranks must call step(), gradients(), checkpoints
+  /// and the constructor together; each may call other functions on its own.
   std::shared_ptr<Communicator> communicator = nullptr;
   std::string communicator_name;  ///< name for connect_communicator(); not allowed together with `communicator`
   double communicator_deadline_s = kDefaultCommunicatorDeadlineSeconds;
-  int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this size, while the next ones are computed
+  int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this size in bytes, while the next ones are computed
   DType reduction = DType::float32;  ///< dtype in which gradients are sent and summed: float32 or bfloat16
-  bool shard_optimizer = false;  ///< each rank updates its share of the parameters, and has only the optimizer state of that share (ZeRO 1)
+  bool shard_optimizer = false;      ///< true: each rank updates its share of the parameters, and has the optimizer state of it (ZeRO 1)
   /// Threads, devices, memory, job, profiling and passes, as for a session. The memory limit covers parameters, states, momentum, packed
   /// constants and, while a graph runs, its activations, scratch and outputs. To stay within it, steps recompute values or write them to a
   /// file, with the same bits. Options for reading or writing models are rejected.
@@ -208,16 +208,16 @@ struct TREADLE_API TrainerOptions {
 };
 
 /// Unshares weights: gives each node its own copy of an initializer that several nodes read. `patterns`: names, or patterns of names, of
-/// such float32 initializers. The first node keeps the original; another's copy is named NAME/NODE. A copy replaces an Identity,
-/// which exporters write for merged weights, under the name of the Identity's output. @throws Error(not_found) naming the nearest
+/// such float32 initializers. The first node keeps the original; another node's copy is named NAME/NODE. Where an exporter wrote an
+/// Identity for a merged weight, a copy named like the Identity's output replaces it. @throws Error(not_found) naming the nearest name
 TREADLE_API Model untied(const Model& model, const std::vector<std::string>& patterns);
 
-/// Lists the values that a step takes besides the model's inputs.
+/// The values that a step takes besides the model's inputs.
 struct LossInputs {
   std::optional<ValueInfo> labels;
   std::vector<ValueInfo> feeds;
 };
-/// Returns the inputs of options.loss_model for this model. Empty for other losses.
+/// Returns the labels and inputs that options.loss_model takes for this model. Empty for other losses.
 TREADLE_API LossInputs loss_inputs(const Model& model, const TrainerOptions& options);
 
 /// Sets an option by its name, from text: "learning_rate", "optimizer", "schedule" (its kind), "warmup_steps" …; lists are separated by
@@ -254,14 +254,14 @@ class TREADLE_API Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// Runs one training step: forward, backward, and update of parameters and states in place. If it fails before the updates, which come
-  /// last without early_updates, it has changed nothing.
+  /// Runs one training step: forward, backward, and update of parameters and states in place. A step that fails before its updates changes
+  /// nothing. Without early_updates, the updates come last.
   /// @param labels   undefined if the loss has none
-  /// @param options  of the run, as for a session: cancellation, deadline, checks, dumps, metadata. Targets and allocators of outputs are
-  /// rejected
+  /// @param options  options of the run, as for a session: cancellation, deadline, checks, dumps, metadata. Targets and allocators of
+  ///                 outputs are rejected
   /// @return the loss before the update
   double step(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
-  /// Returns the loss with running statistics and without Dropout. Changes nothing.
+  /// Returns the loss, computed with running statistics and without Dropout. Changes nothing.
   double evaluate(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
   struct Evaluated {
     double loss = 0;
@@ -275,23 +275,23 @@ class TREADLE_API Trainer {
   NamedTensors gradients(const Feeds& feeds, const Tensor& labels, const RunOptions* options = nullptr);
 
   /// Returns live views of the parameters: they change with every step, and may be written between steps. Because writes are not announced,
-  /// evaluate() and predict() from now on compare all of them with the kernels' packed copies, reading every byte, and steps on a device
+  /// evaluate() and predict() from now on compare all parameters with the kernels' packed copies, reading every byte, and steps on a device
   /// copy all updates to the host. Adapters of a weight "X.weight" are "X.lora_A.weight", [rank, inputs ...], and "X.lora_B.weight",
   /// [outputs, rank ...].
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;  ///< running means and variances
-  /// Returns views as separate tensors: steps copy, and evaluate() and predict() compare, only while any of them exists.
+  /// Return views as separate tensors: only while any of them exists do steps copy, and evaluate() and predict() compare.
   NamedTensors parameter_views() const;
   NamedTensors state_views() const;
-  const NamedTensors& momentum() const;  ///< of each parameter; empty for optimizers without momentum
-  /// Returns all state kept for parameters, as "PARAMETER/WHAT": momentum, mean, squares, average (TrainerOptions::ema_decay), gradient (of
-  /// accumulation).
+  const NamedTensors& momentum() const;  ///< returns the momentum of each parameter; empty for optimizers without momentum
+  /// Returns all state kept for parameters, as "PARAMETER/WHAT". WHAT is momentum, mean, squares, average (TrainerOptions::ema_decay) or
+  /// gradient (accumulated).
   const NamedTensors& optimizer_state() const;
   /// Returns optimizer_state() including the parts of other ranks (TrainerOptions::shard_optimizer) and the summed gradients of all ranks,
-  /// as in a checkpoint. All ranks must call it. The tensors are those of the last step: parts of other ranks are copies, and the own parts
-  /// do not follow later steps on a device.
+  /// as in a checkpoint. All ranks must call it. The tensors are those of the last step: parts of other ranks are copies, and this rank's
+  /// parts do not follow later steps on a device.
   NamedTensors joint_optimizer_state() const;
-  /// Returns live views of the averages of parameters, and with TrainerOptions::ema_statistics of running statistics; empty without
+  /// Returns live views of the averages of parameters and, with TrainerOptions::ema_statistics, of running statistics; empty without
   /// ema_decay.
   NamedTensors averages() const;
   /// Swaps parameters and averages: evaluate(), predict(), save() and parameters() use the averages until this is called with false.
@@ -308,62 +308,62 @@ class TREADLE_API Trainer {
   /// reach
   void set_loss_scale(const LossScale& scale);
   const TrainerOptions& options() const;
-  const Model& model() const;     ///< the model as read, but with separate running statistics
-  double learning_rate() const;   ///< rate before schedule and group factors
+  const Model& model() const;     ///< the model as read, but running statistics that shared an initializer have separate ones
+  double learning_rate() const;   ///< rate before the factors of schedule and group
   double scheduled_rate() const;  ///< rate for the next update
   void set_learning_rate(double rate);
   const std::vector<std::string>& output_names() const;
-  /// Like Session::set_monitor(), for values of all graphs that the trainer runs, including gradients and updates, by their names before
-  /// optimisation. Setting another monitor recompiles the graphs.
+  /// Does what Session::set_monitor() does, for values of all graphs that the trainer runs, including gradients and updates, by their names
+  /// before optimization. Setting another monitor recompiles the graphs.
   void set_monitor(Monitor monitor);
   /// Returns the memory of the trainer, by class. set_memory_limit() throws Error(invalid_argument) if the trainer was made without a limit
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   /// Writes a trace with the terms of PyTorch's profiler (Chrome's JSON), and returns its path. Turns profiling off.
   std::string end_profiling();
-  /// Like Session::start_profiling(). Steps, gradients and predictions are runs; nodes are marked as forward, backward or optimizer. Not
-  /// while another thread uses the trainer.
+  /// Does what Session::start_profiling() does. Steps, gradients and predictions are runs; nodes are marked as forward, backward or
+  /// optimizer. Must not be called while another thread uses the trainer.
   void start_profiling();
   void pause_profiling();
   void resume_profiling();
   Profile profile() const;
   /// Begins an additional profile. Any number may be active at once (treadle/profile.h). It must not outlive the trainer.
   Profiler profiler(const ProfilerOptions& options);
-  /// Like Session::node_counters() and reset_node_counters(), if the `session` option is set.
+  /// Do what Session::node_counters() and reset_node_counters() do, if the `session` option is set.
   std::vector<NodeCounter> node_counters() const;
   void reset_node_counters() const;
 
   /// Writes the original model with the trained initializers; adapters are merged into their weights.
-  /// @param metadata  to set in the model's metadata
+  /// @param metadata  entries that are set in the model's metadata
   void save(const std::string& path, const Metadata& metadata = {}) const;
   /// Returns the model of save() as bytes.
   std::string to_bytes(const Metadata& metadata = {}) const;
-  /// Writes all that is needed to continue with the same bits: parameters, states, optimizer_state(), position(), learning rate, and by
-  /// name the settings that a step depends on. The file is a safetensors file with a checksum; if the process is killed, either the old or
+  /// Writes all that is needed to continue with the same bits: parameters, states, optimizer_state(), position(), learning rate, and the
+  /// settings that a step depends on, by name. The file is a safetensors file with a checksum; if the process is killed, either the old or
   /// the new file exists. With a communicator all ranks must call it, and rank 0 writes.
   /// @param metadata  the caller's own, for instance the position in the data
   void save_checkpoint(const std::string& path, const Metadata& metadata = {}) const;
-  /// Loads a checkpoint. With a communicator all ranks must call it, and rank 0 reads. The checkpoint may be of another number of ranks.
+  /// Loads a checkpoint. With a communicator all ranks must call it, and rank 0 reads. It may be from a different number of ranks.
   /// @return the metadata that save_checkpoint() was given
   /// @throws Error(invalid_model) if the file is damaged or not a checkpoint; Error(invalid_argument) naming the first difference, if it is
   ///         of another model, optimizer or setting. Then nothing has changed
   Metadata load_checkpoint(const std::string& path, CheckpointSettings settings = CheckpointSettings::same);
   /// Writes artifacts, which can be trained without the graph-building parts of the library. The folder, created if necessary, gets
-  /// training_model.onnx (forward, backward and update), eval_model.onnx, with accumulation optimizer_model.onnx, inference_model.onnx,
-  /// checkpoint.safetensors, and required_operators.config, which lists what a small build of the library needs. Nodes include operators of
-  /// the treadle domain: the models are for this version of the library, on any processor.
+  /// training_model.onnx (forward, backward and update), eval_model.onnx, optimizer_model.onnx (with accumulation), inference_model.onnx,
+  /// checkpoint.safetensors, and required_operators.config, which lists what a small build of the library needs. The models use operators
+  /// of the domain treadle: they are for this version of the library, on any processor.
   /// @throws Error(invalid_argument) with a communicator, or while averages are used; Error(io_error)
   void write_artifacts(const std::string& folder) const;
-  /// Makes a trainer that continues from write_artifacts(), with the same bits. It has no gradients().
-  /// @param session  threads, devices, memory, job and profiling; options that shape graphs (optimisations, precision) are rejected
+  /// Makes a trainer that continues from write_artifacts(), with the same bits. The trainer does not support gradients().
+  /// @param session  threads, devices, memory, job and profiling; options that shape graphs (optimizations, precision) are rejected
   /// @throws Error(not_found) for a missing file; Error(invalid_model) for a file that is damaged or of other artifacts;
   ///         Error(not_implemented) for artifacts of another version, or an operator that this build lacks
   static Trainer open_artifacts(const std::string& folder, const SessionOptions& session = {});
   /// Writes A and B of each adapter as a safetensors file, with the names and shapes of parameters(), which are PEFT's, and with rank and
   /// alpha as metadata. @throws Error(invalid_argument) without adapters
   void save_adapters(const std::string& path) const;
-  /// Loads adapters from such a file, or one of PEFT's. @throws Error(invalid_argument) naming the first adapter that is missing, has
-  /// another shape, or is not this trainer's; then nothing has changed
+  /// Loads adapters from a file of save_adapters() or of PEFT. @throws Error(invalid_argument) naming the first adapter that is missing,
+  /// has another shape, or that this trainer does not have; then nothing has changed
   void load_adapters(const std::string& path);
   /// Returns the forward, backward and update graph as text.
   std::string to_text() const;
@@ -415,34 +415,34 @@ class TREADLE_API CheckpointFolder {
 enum class GradientRequest : int {
   null = 0,   ///< the gradient is not computed
   write = 1,  ///< the gradient overwrites the memory
-  add = 2,    ///< added to the contents of its memory
+  add = 2,    ///< the gradient is added to the contents of its memory
 };
 TREADLE_API GradientRequest gradient_request_named(std::string_view name);
 TREADLE_API std::string_view name_of(GradientRequest request);
 
 struct TREADLE_API JointOptions {
   std::vector<std::string> outputs;     ///< floating-point outputs to hand out; empty: all
-  std::vector<std::string> inputs;      ///< inputs that need gradients, too
-  std::vector<std::string> parameters;  ///< names or patterns, as in TrainerOptions
+  std::vector<std::string> inputs;      ///< names of inputs that need gradients, too
+  std::vector<std::string> parameters;  ///< parameters to train: names or patterns, as in TrainerOptions
   std::vector<std::string> frozen;
   /// Outputs of any type, handed out after `outputs`; they have no gradients.
   std::vector<std::string> plain_outputs;
   /// Inputs that hold running statistics of BatchNormalization nodes. The caller feeds them, and the forward pass writes new ones into the
-  /// same memory. Nodes whose statistics are other inputs only normalise by them.
+  /// same memory. Nodes whose statistics are inputs not listed here only normalize by them.
   std::vector<std::string> states;
-  bool unbiased_variance = false;  ///< the running variance divides the batch's by n - 1, as in PyTorch; ONNX divides by n
-  /// Parameters whose gradients are returned by rows, names or patterns: tables read by nothing but Gather along the first axis. Others
-  /// that match have normal gradients.
+  bool unbiased_variance = false;  ///< the running variance divides by n - 1, as in PyTorch; false: by n, as in ONNX
+  /// Names or patterns of parameters whose gradients are returned by rows, as sparse tensors: tables read by nothing but Gather along the
+  /// first axis. Others that match have normal gradients.
   std::vector<std::string> sparse_gradients;
   /// Requests for parameters and `inputs`, by name; default: write. Parameters with null gradients are still read in place. Gradients to be
   /// added need memory (begin_with_memory()) and cannot be by rows.
   std::map<std::string, GradientRequest> gradient_requests;
   bool zero_gradients = true;  ///< gradients of `inputs` that the outputs do not depend on are zeros; false: absent
-  bool forward_only = false;   ///< no backward pass, and nothing to train is required
-  /// Used with forward_only. True: BatchNormalization normalises by running statistics, and Dropout is the identity.
+  bool forward_only = false;   ///< true: there is no backward pass, and the model may have nothing to train
+  /// Used with forward_only. True: BatchNormalization normalizes by running statistics, and Dropout is the identity.
   bool inference = false;
   /// Used with forward_only. The inputs and float initializers that each run reads from the caller's memory instead of a feed. Kernels pack
-  /// them again when they have changed, which each run detects by comparing all elements.
+  /// them again after a change, which each run detects by comparing all elements.
   NamedTensors held;
   /// Like TrainerOptions::session. Backward nodes run on the devices of their forward nodes. A run that waits for its gradients does not
   /// count as running.
@@ -453,8 +453,8 @@ struct TREADLE_API JointOptions {
 /// docs/options.md lists all options.
 TREADLE_API void set_option(JointOptions& options, std::string_view name, const std::string& value);
 
-/// The forward and backward graph of a model, with a Yield between. It hands out outputs; the caller computes a loss and its gradient (for
-/// instance in PyTorch), passes that in, and gets the gradients of the parameters.
+/// The forward and backward graph of a model, with a Yield node between them. The forward pass hands out outputs; the caller computes a
+/// loss and its gradient (for instance in PyTorch), passes that in, and gets the gradients of the parameters.
 class TREADLE_API JointModule {
  public:
   explicit JointModule(const Model& model, const JointOptions& options = {});
@@ -462,40 +462,40 @@ class TREADLE_API JointModule {
   JointModule(JointModule&&) noexcept;
   JointModule& operator=(JointModule&&) noexcept;
 
-  /// A run that has reached the Yield. Several may be open; each keeps the module's graph alive.
+  /// A run of both passes, usually stopped at the Yield. Several may be open; each keeps the module's graph alive.
   class TREADLE_API Run {
    public:
     ~Run();
     Run(Run&&) noexcept;
     Run& operator=(Run&&) noexcept;
-    /// Used for runs from begin(). Executes this many steps of the forward pass. A step is a node or, on devices, a piece of work.
+    /// For runs from begin(): executes this many steps of the forward pass. A step is a node or, with devices, a node or a copy.
     /// @return steps_left() afterwards
     size_t advance_steps(size_t count = 1);
-    /// Number of steps before the Yield.
+    /// Returns the number of steps before the Yield.
     size_t steps_left() const;
     /// Returns the outputs in the order of output_names(). Empty before the run has reached its Yield.
     const std::vector<Tensor>& outputs() const;
-    /// Does what backward() does, with values by position. @param grad_outputs  an undefined tensor means zeros
+    /// Does what backward() does, with gradients by position. @param grad_outputs  an undefined tensor means zeros
     /// @return gradients in the order of gradient_names(); undefined if the outputs do not depend on the value
     std::vector<Tensor> backward_in_order(std::span<const Tensor> grad_outputs);
-    /// Before the backward pass: declares that the value of input_names()[input] has moved; its old memory is not read any more.
+    /// Declares, before the backward pass, that the value of input_names()[input] has moved; its old memory is not read any more.
     /// @throws Error(invalid_argument) for another dtype or shape
     void move_feed(size_t input, const Tensor& value);
-    /// Begins a backward pass in parts: takes the gradients of outputs, as backward_in_order(), and computes nothing yet.
+    /// Begins a backward pass in parts: takes the gradients of the outputs, like backward_in_order(), and computes nothing yet.
     void begin_backward(std::span<const Tensor> grad_outputs);
     /// Computes until these gradients exist.
     /// @param gradients  indices in gradient_names(), such as one of gradient_groups(); each may be requested once
-    /// @return one each; the run keeps none. The pass ends when all have been requested
+    /// @return one gradient per index; the run keeps none of them. The pass ends when all have been requested
     std::vector<Tensor> advance_backward(std::span<const size_t> gradients);
     /// Returns, for a gradient of JointOptions::sparse_gradients that has been returned, the parameter's rows to which the gradient's rows
-    /// belong, int64, ascending. Undefined for others.
+    /// belong, int64, ascending. Undefined for other gradients.
     const Tensor& rows(size_t gradient) const;
     /// Runs the backward pass. @param grad_outputs  gradients of the outputs, in their shapes
     /// @return gradients of parameters and requested inputs. @throws Error if called twice, or for a module with gradients by rows
     NamedTensors backward(std::span<const Tensor> grad_outputs);
-    /// Does what backward() does, with gradients by rows as sparse tensors: COO over the first axis.
+    /// Does what backward() does, but returns gradients by rows as sparse tensors: COO over the first axis.
     Feeds sparse_backward(std::span<const Tensor> grad_outputs);
-    /// Used for runs from begin_with_memory(). Writes gradients to their memory, or adds them. After an error, some may have been written.
+    /// For runs from begin_with_memory(): writes gradients to their memory, or adds them. After an error, some may have been written.
     /// @return gradients by rows, as sparse tensors
     Feeds backward_to_memory(std::span<const Tensor> grad_outputs);
 
@@ -507,12 +507,12 @@ class TREADLE_API JointModule {
   };
 
   /// Runs to the Yield, then updates running statistics as PyTorch does. A pass that fails leaves them unchanged.
-  /// @param options  as in Trainer::step(); must outlive the run. The deadline counts from here
+  /// @param options  as in Trainer::step(); must outlive the run. The deadline counts from this call
   Run forward(const Feeds& feeds, const RunOptions* options = nullptr);
   /// Makes a run that has not executed anything yet.
   Run begin(const Feeds& feeds, const RunOptions* options = nullptr);
-  /// Makes a run for Run::backward_to_memory().
-  /// @param gradients  contiguous memory for each requested gradient, in its dtype and shape, by name; none for those by rows
+  /// Makes a run for Run::backward_to_memory(), which has not executed anything yet.
+  /// @param gradients  contiguous memory for each requested gradient, in its dtype and shape, by name; gradients by rows need none
   Run begin_with_memory(const Feeds& feeds, const NamedTensors& gradients, const RunOptions* options = nullptr);
   struct Feeding {
     std::optional<uint64_t> draw = std::nullopt;  ///< seeds the random operators of this run; nullopt: the number of runs so far
@@ -524,9 +524,9 @@ class TREADLE_API JointModule {
   /// @param feeds  in the order of input_names()
   Run forward_in_order(std::vector<Datum> feeds, const Feeding& feeding);
   Run forward_in_order(std::vector<Datum> feeds) { return forward_in_order(std::move(feeds), Feeding()); }
-  /// The inputs to feed: the model's inputs on which any result depends, including `states`.
+  /// Returns the inputs to feed: the model's inputs on which any result depends, including `states`.
   const std::vector<std::string>& input_names() const;
-  /// Parameters, then the `inputs` of the options.
+  /// Returns the parameters, then the `inputs` of the options.
   const std::vector<std::string>& gradient_names() const;
   /// Gradients in the order of the backward pass, as indices in gradient_names(), in groups of at least this many bytes, except for the
   /// last. Gradients of inputs count as 0 bytes, since only a run knows their extents.
@@ -537,28 +537,28 @@ class TREADLE_API JointModule {
   void set_monitor(Monitor monitor);
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
-  /// Frees what ended runs keep for later ones: an idle module then holds only its parameters. Thread-safe.
+  /// Frees the memory that ended runs keep for later runs: an idle module then holds only its parameters. Thread-safe.
   void trim();
   std::string end_profiling();
-  /// Begins profiling, as in Session. A forward pass is a run, as is a backward pass or each group of its gradients. Not while another
-  /// thread uses the module.
+  /// Begins profiling, as in Session. A forward pass is a run, as is a backward pass or each group of its gradients. Must not be called
+  /// while another thread uses the module.
   void start_profiling();
   void pause_profiling();
   void resume_profiling();
   Profile profile() const;
-  /// Sets the memory of JointOptions::held, parameters and states from now on; open runs keep what they began with. Both passes of a run
-  /// read parameters there, so do not change them in between. The forward pass writes states. Not while another thread begins a run.
+  /// Sets the memory of parameters, states and JointOptions::held for later runs; open runs keep theirs. Both passes of a run read
+  /// parameters there, so do not change them in between. The forward pass writes states. Do not call it while another thread begins a run.
   /// @throws Error(not_found) for another name; Error(invalid_argument) for another dtype or shape, and for strides
   void hold(const NamedTensors& tensors);
   /// Returns the names in JointOptions::held that any result depends on.
   std::vector<std::string> held_names() const;
   /// Begins an additional profile. Any number may be active at once (treadle/profile.h). It must not outlive the module.
   Profiler profiler(const ProfilerOptions& options);
-  /// These functions do what Session::node_counters() and reset_node_counters() do, if the `session` option is set.
+  /// Do what Session::node_counters() and reset_node_counters() do, if the `session` option is set.
   std::vector<NodeCounter> node_counters() const;
   void reset_node_counters() const;
   const std::vector<std::string>& output_names() const;
-  /// Live views, as for Trainer.
+  /// Return live views, as those of Trainer do.
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;
   void save(const std::string& path, const Metadata& metadata = {}) const;

@@ -64,7 +64,7 @@ typedef enum treadle_code {
   TREADLE_INTERNAL = 9
 } treadle_code;
 
-/* ONNX's numbers (TensorProto.DataType). The numbers 17 to 28, types of at most 8 bits, are accepted as well. */
+/* Element types, with ONNX's numbers (TensorProto.DataType). The numbers 17 to 28, types of at most 8 bits, are accepted as well. */
 typedef enum treadle_dtype {
   TREADLE_UNDEFINED = 0,
   TREADLE_FLOAT32 = 1,
@@ -120,7 +120,7 @@ typedef struct treadle_config_entry {
   const char* value;
 } treadle_config_entry;
 
-/* Sessions. Zero-initialise the options and set struct_size; zero is the default of all members. */
+/* Sessions. Zero-initialize the options and set struct_size; zero is the default of all members. */
 typedef struct treadle_session_options {
   size_t struct_size;
   int32_t intra_op_num_threads; /* 0: the process's shared pool */
@@ -130,11 +130,11 @@ typedef struct treadle_session_options {
   int32_t enable_profiling;
   const char* profile_file_prefix;
   const char* backends;  /* subgraph backends, as in treadle/plugin.h: "onednn,other.property"; NULL: none */
-  treadle_job* job;      /* job that runs belong to; NULL: the environment's, if it names one */
-  const char* allocator; /* of all memory: "plain", "arena", "guard", "nan", "pattern", "recording", joined by "+"; NULL: the system */
-  uint64_t memory_limit_bytes;                /* for weights, activations, and outputs until they are handed over; 0: none */
+  treadle_job* job;      /* job that runs belong to; NULL: the job described by the environment, if any */
+  const char* allocator; /* for all memory: "plain", "arena", "guard", "nan", "pattern", "recording", joined by "+"; NULL: the system */
+  uint64_t memory_limit_bytes;                /* limit for weights, activations, and outputs until they are handed over; 0: none */
   const char* spill_folder;                   /* folder for values that do not fit; NULL: the system's temporary folder */
-  const treadle_config_entry* config_entries; /* "treadle.device", "treadle.group2ctx" and others; after all of the above */
+  const treadle_config_entry* config_entries; /* "treadle.device", "treadle.group2ctx" and others; applied after the members above */
   size_t num_config_entries;
   treadle_allocator* custom_allocator; /* in place of `allocator`; NULL: none */
   int32_t own_weights;                 /* non-zero: weights are not shared with other sessions of the process */
@@ -213,7 +213,7 @@ TREADLE_C_API treadle_status* treadle_metrics_report_to(treadle_metrics_report r
                                                         treadle_metrics_reporter** out);
 TREADLE_C_API void treadle_metrics_reporter_release(treadle_metrics_reporter* reporter);
 
-/* An additional profile; there may be any number at once. Zero-initialise the options and set struct_size; zero is the default. */
+/* A recording, in addition to the session's own and any others. Zero-initialize the options and set struct_size; zero is the default. */
 typedef struct treadle_profiler treadle_profiler;
 typedef struct treadle_profiler_options {
   size_t struct_size;
@@ -222,7 +222,7 @@ typedef struct treadle_profiler_options {
   int32_t memory;        /* non-zero: also record every block of memory that is taken or returned */
   int32_t kernel_phases; /* since version 10 of the ABI; non-zero: also record phases in kernels: packing, products, epilogues */
   const char* stream_to; /* since version 11 of the ABI; file to stream events to while recording; NULL: none */
-  int32_t passes;        /* since version 14 of the ABI; non-zero: nodes name the passes that made them, and unused kernels */
+  int32_t passes;        /* since version 14 of the ABI; non-zero: nodes list the passes that made them, and the kernels not chosen */
 } treadle_profiler_options;
 /* Records runs from now on. `options` NULL: the defaults. The session may be released before the profiler. */
 TREADLE_C_API treadle_status* treadle_profiler_start(treadle_session* session, const treadle_profiler_options* options,
@@ -239,7 +239,7 @@ TREADLE_C_API treadle_status* treadle_executor_start_profiler(treadle_executor* 
                                                               const treadle_profiler_options* options, treadle_profiler** out);
 /* Non-zero: records runs that begin from now on; 0: pauses. */
 TREADLE_C_API treadle_status* treadle_profiler_set_recording(treadle_profiler* profiler, int recording);
-/* As treadle_session_save_profile(). */
+/* Writes the records so far, like treadle_session_save_profile(). */
 TREADLE_C_API treadle_status* treadle_profiler_save(const treadle_profiler* profiler, const char* path);
 /* Writes all records so far to the file `stream_to`. Fails if that is impossible, for instance if the disk is full. Since version 11. */
 TREADLE_C_API treadle_status* treadle_profiler_flush(treadle_profiler* profiler);
@@ -283,7 +283,7 @@ typedef struct treadle_allocator_callbacks {
   size_t struct_size; /* set by the caller */
   void* context;
   const char* name; /* NULL: "custom" */
-  /* Returns `size_bytes` (at least 1), aligned to 64. NULL: there is no memory; the caller then fails with TREADLE_RESOURCE_EXHAUSTED.
+  /* Returns `size_bytes` (at least 1), aligned to 64 bytes. NULL: no memory is left; the caller fails with TREADLE_RESOURCE_EXHAUSTED.
    * `memory_class`: a treadle_memory_class. Several threads may call all functions at once. */
   void* (*allocate)(void* context, size_t size_bytes, int32_t memory_class);
   void (*free)(void* context, void* data, size_t size_bytes, int32_t memory_class);
@@ -358,9 +358,9 @@ TREADLE_C_API treadle_status* treadle_partial_run_feed(treadle_partial_run* run,
 /* Returns outputs, or targets of the options, that have been computed: new values, like those of treadle_session_run(). */
 TREADLE_C_API treadle_status* treadle_partial_run_fetch(const treadle_partial_run* run, const char* const* output_names, size_t num_outputs,
                                                         treadle_value** outputs);
-/* Runs until the node has run, or to an earlier Yield or missing input. TREADLE_NOT_FOUND: the optimised graph has no such node. */
+/* Runs until the node has run, or a Yield or missing input stops the run. TREADLE_NOT_FOUND: the optimized graph has no such node. */
 TREADLE_C_API treadle_status* treadle_partial_run_advance_until(treadle_partial_run* run, const char* node, int* finished);
-/* Runs `count` nodes, or fewer to a Yield, a missing input or the end. `*steps_left` (may be NULL): nodes that can run after this. */
+/* Runs `count` nodes, or fewer if a Yield, a missing input or the end comes first. `*steps_left` (may be NULL): nodes that can run next. */
 TREADLE_C_API treadle_status* treadle_partial_run_advance_steps(treadle_partial_run* run, size_t count, size_t* steps_left);
 
 /* Engines order operations by the variables that they read and write (docs/engine.md). An operation that fails returns a status, which the
@@ -377,8 +377,8 @@ TREADLE_C_API uint64_t treadle_variable_version(const treadle_variable* variable
 TREADLE_C_API treadle_status* treadle_engine_push(treadle_engine* engine, treadle_operation operation, void* context,
                                                   void (*release)(void* context), const treadle_variable* const* reads, size_t num_reads,
                                                   const treadle_variable* const* writes, size_t num_writes, int32_t priority);
-/* Resources, which only operations that write their variable (a new handle) may use. Scratch spaces are handed out in turn. One has at
- * least `size_bytes`, aligned to 64, until the operation ends. */
+/* Resources, which only operations that write their variable (a new handle) may use. Scratch spaces are handed out in turn.
+ * treadle_scratch_get() returns at least `size_bytes`, aligned to 64 bytes, valid until the operation ends. */
 TREADLE_C_API treadle_status* treadle_engine_scratch(treadle_engine* engine, treadle_scratch** out);
 TREADLE_C_API treadle_status* treadle_scratch_variable(const treadle_scratch* scratch, treadle_variable** out);
 TREADLE_C_API treadle_status* treadle_scratch_get(const treadle_scratch* scratch, size_t size_bytes, void** out);
@@ -437,7 +437,7 @@ typedef struct treadle_samples {
   size_t num_samples;
 } treadle_samples;
 
-/* Quantisation (docs/quantize.md). Zero and NULL are the defaults, the same as those of `treadle quantize`. */
+/* Quantization (docs/quantize.md). Zero and NULL are the defaults, the same as those of `treadle quantize`. */
 typedef struct treadle_quantize_options {
   size_t struct_size;         /* sizeof(treadle_quantize_options) */
   const char* mode;           /* "dynamic", "qdq" (needs samples) or "weights"; NULL: "dynamic" */
@@ -451,7 +451,7 @@ typedef struct treadle_quantize_options {
   const char* const* exclude;
   size_t num_exclude;
 } treadle_quantize_options;
-/* `options` and `samples` may be NULL. `num_quantized` (may be NULL): number of quantised nodes; if 0, the new model computes the same as
+/* `options` and `samples` may be NULL. `num_quantized` (may be NULL): number of quantized nodes; if 0, the new model computes the same as
  * the old one. */
 TREADLE_C_API treadle_status* treadle_model_quantize(const treadle_model* model, const treadle_quantize_options* options,
                                                      const treadle_samples* samples, size_t* num_quantized, treadle_model** out);
@@ -489,8 +489,8 @@ TREADLE_C_API size_t treadle_trainer_num_outputs(const treadle_trainer* trainer)
 TREADLE_C_API const char* treadle_trainer_output_name(const treadle_trainer* trainer, size_t index); /* NULL beyond the last */
 TREADLE_C_API uint64_t treadle_trainer_num_steps(const treadle_trainer* trainer);
 TREADLE_C_API int64_t treadle_trainer_num_updates(const treadle_trainer* trainer);
-/* Return the factor of the loss with {"session.precision", "float16"}, otherwise 1; and the number of steps that were skipped because a
- * gradient was infinite or NaN. Such a step succeeds, but changes only these two numbers. */
+/* Return the factor by which the loss is scaled with {"session.precision", "float16"} (otherwise 1), and the number of steps skipped for an
+ * infinite or NaN gradient. Such a step succeeds, but changes only these two numbers. */
 TREADLE_C_API double treadle_trainer_loss_scale(const treadle_trainer* trainer);
 TREADLE_C_API uint64_t treadle_trainer_num_skipped(const treadle_trainer* trainer);
 TREADLE_C_API double treadle_trainer_learning_rate(const treadle_trainer* trainer); /* before the schedule */
@@ -532,8 +532,8 @@ TREADLE_C_API treadle_status* treadle_checkpoint_folder_wait(treadle_checkpoint_
 TREADLE_C_API treadle_status* treadle_checkpoint_folder_resume(treadle_checkpoint_folder* folder, treadle_trainer* trainer,
                                                                int own_settings, const char** path);
 
-/* Artifacts, since version 16 of the ABI: a folder with the trainer's optimised graphs as ONNX files, and a checkpoint (docs/training.md).
- * A library built without exporter, optimiser and gradients can train from them. A trainer that opens them continues with the same bits.
+/* Artifacts, since version 16 of the ABI: a folder with the trainer's optimized graphs as ONNX files, and a checkpoint (docs/training.md).
+ * A library built without exporter, graph optimizer and gradients can train from them. An opened trainer continues with the same bits.
  * `options` (may be NULL) are session options only: "session.NAME". */
 TREADLE_C_API treadle_status* treadle_trainer_write_artifacts(const treadle_trainer* trainer, const char* folder);
 TREADLE_C_API treadle_status* treadle_trainer_open_artifacts(const char* folder, const treadle_config_entry* options, size_t num_options,
@@ -622,11 +622,11 @@ typedef struct treadle_named_shape {
   size_t rank;
 } treadle_named_shape;
 
-/* Zero-initialise and set struct_size; zero is the default. */
+/* Zero-initialize and set struct_size; zero is the default. */
 typedef struct treadle_bind_options {
   size_t struct_size;
   const char* request;                  /* for gradients of all float32 arguments: "write", "add" or "null"; NULL: "write" */
-  const treadle_config_entry* requests; /* for single gradients, by argument */
+  const treadle_config_entry* requests; /* for single arguments, by name, instead of `request` */
   size_t num_requests;
   const treadle_named_value* gradients; /* memory of gradients, by argument; missing ones are allocated as zeros */
   size_t num_gradients;
@@ -637,7 +637,7 @@ typedef struct treadle_bind_options {
   const char* const* row_gradients; /* parameters whose gradients are by rows: sparse tensors, new with each backward pass */
   size_t num_row_gradients;
   const treadle_executor* shared;  /* provides parameters and states that are not given and, for the same model, graphs */
-  const char* const* shared_names; /* which of them; NULL: all that both models have */
+  const char* const* shared_names; /* names of the values to share; NULL: all that both models have */
   size_t num_shared_names;
   /* Since version 17; only for treadle_executor_simple_bind(). */
   treadle_shared_buffer* shared_buffer; /* memory for inputs and their gradients; may be released before the executor */
@@ -656,18 +656,18 @@ TREADLE_C_API size_t treadle_shared_buffer_size(const treadle_shared_buffer* buf
  * are that executor's, and must not be given. */
 TREADLE_C_API treadle_status* treadle_executor_bind(const treadle_model* model, const treadle_named_value* arguments, size_t num_arguments,
                                                     const treadle_bind_options* options, treadle_executor** out);
-/* Binds zeros to inputs of these shapes, and to inputs whose shapes follow by shared symbols. `options` may be NULL. */
+/* Binds zeros to the inputs in `shapes`, and to inputs whose shapes follow from shared symbols. `options` may be NULL. */
 TREADLE_C_API treadle_status* treadle_executor_simple_bind(const treadle_model* model, const treadle_named_shape* shapes, size_t num_shapes,
                                                            const treadle_bind_options* options, treadle_executor** out);
 TREADLE_C_API void treadle_executor_release(treadle_executor* executor);
-/* `is_train` non-zero: backward may follow; normalisations use the batch's statistics and update the running ones. `run_options` (may be
+/* `is_train` non-zero: backward may follow; normalizations use the batch's statistics and update the running ones. `run_options` (may be
  * NULL) must live until the backward pass has ended. */
 TREADLE_C_API treadle_status* treadle_executor_forward(treadle_executor* executor, int is_train, const treadle_run_options* run_options);
-/* Runs one step of the forward pass, a node of the optimised graph: step 0 begins a pass, the others follow in order. `*steps_left` (may be
+/* Runs one step of the forward pass, a node of the optimized graph: step 0 begins a pass, the others follow in order. `*steps_left` (may be
  * NULL) is the number left; outputs are available when it is 0. `run_options` (may be NULL) must live until the backward pass has ended. */
 TREADLE_C_API treadle_status* treadle_executor_partial_forward(treadle_executor* executor, size_t step, int is_train,
                                                                const treadle_run_options* run_options, size_t* steps_left);
-/* Callable once after each forward pass for training. One head gradient per output, NULL for zeros; num_head_gradients 0: all are ones. */
+/* Call it once after each forward pass for training. One head gradient per output, NULL for zeros; num_head_gradients 0: all are ones. */
 TREADLE_C_API treadle_status* treadle_executor_backward(treadle_executor* executor, const treadle_value* const* head_gradients,
                                                         size_t num_head_gradients);
 TREADLE_C_API size_t treadle_executor_num_outputs(const treadle_executor* executor);

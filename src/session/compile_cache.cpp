@@ -22,7 +22,7 @@ namespace {
 // Size in bytes. Larger initializers are identified by their file's name, size and time, not by their elements.
 constexpr size_t kLargeInitializer = 16'384;
 
-// Identifies the build by size and time of the file that contains this code. Two builds of one version may optimise and pack differently.
+// Identifies the build by size and time of the file that contains this code. Two builds of one version may optimize and pack differently.
 std::string library_identity() {
   static const std::string identity = [] {
     Dl_info info{};

@@ -18,7 +18,7 @@ class Plans;
 /// Returns the reason why a session with these options neither reads nor writes compiled models; empty if it may.
 std::string compiling_declines(const SessionOptions& options);
 
-/// Returns the options that affect the optimised graph, as text. They are part of the key of a compiled model.
+/// Returns the options that affect the optimized graph, as text. They are part of the key of a compiled model.
 std::string graph_options(const SessionOptions& options);
 
 /// Names a model's file in the session's cache folder. The digest covers the model's description (the whole file except large

@@ -258,7 +258,7 @@ std::shared_ptr<const Executable> Session::Impl::make_further(const Request& req
   std::unique_ptr<Graph> graph;
   size_t num_fetched = 0;
   if (outputs_only) {
-    // The main graph is optimised already, so a copy suffices, unless its constants have been released.
+    // The main graph is optimized already, so a copy suffices, unless its constants have been released.
     if (has_all_constants(*main->graph)) {
       graph = main->graph->clone();
     } else {

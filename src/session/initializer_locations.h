@@ -25,7 +25,7 @@ using LocateInitializer =
 
 /// Like Session::optimized_model, with each initializer (of bodies too) stored where `locate` returns; without `locate`, all in the model.
 /// @throws errors of optimized_model(); Error(invalid_argument) for a location that does not exist, or whose size differs from the
-///   initializer's. Above disable_all, the optimised model must fit into one protobuf message (2 GB) before its initializers are moved out.
+///   initializer's. Above disable_all, the optimized model must fit into one protobuf message (2 GB) before its initializers are moved out.
 std::string optimized_model(const Session& session, const LocateInitializer& locate);
 
 }  // namespace treadle

@@ -11,7 +11,7 @@
 
 namespace treadle {
 
-/// Runs the model without the optimiser and returns the outputs of all nodes of its main graph, named as in the file and in its order.
+/// Runs the model without the optimizer and returns the outputs of all nodes of its main graph, named as in the file and in its order.
 /// Values that the opset upgrade replaced are missing.
 std::vector<std::pair<std::string, Datum>> run_intermediates(const Model& model, const std::map<std::string, Datum>& feeds);
 

@@ -46,7 +46,7 @@ Finding classify(Bits bits, Bits exponent, Bits fraction) {
 
 template <typename Bits>
 int64_t find(const Tensor& tensor, Bits exponent, Bits fraction, bool infinity_too, Finding& finding) {
-  // Checks whole blocks first in a loop that the compiler vectorises: without the sign bit, infinities and NaNs compare greater than all
+  // Checks whole blocks first in a loop that the compiler vectorizes: without the sign bit, infinities and NaNs compare greater than all
   // finite numbers.
   using Signed = std::make_signed_t<Bits>;
   constexpr int64_t kBlock = 64;

@@ -45,7 +45,7 @@ struct OptionInfo {
   void (*check_text)(const std::string& value) = nullptr;         ///< throws for a text that is not a valid value
   std::string (*from_alias)(const std::string& value) = nullptr;  ///< translates a value of `alias` to a value of this option
   OptionForm form = OptionForm::by_member;
-  bool leaves_graph = false;          ///< the option does not affect the optimised graph, so a compiled model is valid for any value of it
+  bool leaves_graph = false;          ///< the option does not affect the optimized graph, so a compiled model is valid for any value of it
   std::string_view never_compiled{};  ///< why a session that sets this option neither reads nor writes compiled models; empty: it may
   /// Returns the contents of the file that a value names, for options whose value is a path. Null: the value itself determines the graph.
   std::string (*content)(const std::string& value) = nullptr;
@@ -94,7 +94,7 @@ struct PartMember {
 /// The option has no member: its config entry is stored as it is and read by the part of the library that uses it.
 struct ConfigMember {};
 
-/// The kinds of members that an option of O can have. Specialised for an O with nested structs.
+/// The kinds of members that an option of O can have. Specialized for an O with nested structs.
 template <typename O>
 struct OptionMembers {
   using Any = std::variant<bool O::*, int O::*, int64_t O::*, size_t O::*, double O::*, std::string O::*, std::vector<std::string> O::*,

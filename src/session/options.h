@@ -16,7 +16,7 @@ const OptionTable<RunOptions>& run_option_table();
 void set_option(RunOptions& options, std::string_view name, const std::string& value);
 void add_config_entry(RunOptions& options, const std::string& key, const std::string& value);
 
-/// Returns the optimiser's level for a session's option. @pre the level is not disable_all
+/// Returns the optimizer's level for a session's option. @pre the level is not disable_all
 passes::Level optimizer_level(GraphOptimizationLevel level);
 
 /// Applies the config entries to options that still have their default.

@@ -23,7 +23,7 @@ struct PartialRun::Impl {
   std::vector<exec::InstructionId> ends_of(std::string_view node) const;
 };
 
-// Returns the last instructions of a node, given its name in the model or in the optimised graph. Normally these are the instructions with
+// Returns the last instructions of a node, given its name in the model or in the optimized graph. Normally these are the instructions with
 // that name or that compute the node's values (if a pass replaced it by several nodes). If the node was fused into others, none is left, so
 // the instructions whose sources include it are returned.
 std::vector<exec::InstructionId> PartialRun::Impl::ends_of(std::string_view name) const {

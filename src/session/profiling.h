@@ -59,8 +59,8 @@ class Profiling {
 Profile recorded_profile(profile::ProfilePlan plan, const Profiling& profiling);
 
 /// Adds to each node the passes that made it and the reasons why other kernels of its operator were not chosen. Clients do not keep this
-/// information, nor the constants that kernels have packed, so the graph is optimised again.
-/// @param optimize_again  makes and optimises the client's graph anew, on this thread
+/// information, nor the constants that kernels have packed, so the graph is optimized again.
+/// @param optimize_again  makes and optimizes the client's graph anew, on this thread
 void name_passes(Profile& profile, const std::function<std::shared_ptr<const Graph>()>& optimize_again);
 
 /// The implementation of Profiler.

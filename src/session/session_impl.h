@@ -1,4 +1,4 @@
-// The implementation of Session: the optimised graph, its program, and programs for other sets of feeds and fetches.
+// The implementation of Session: the optimized graph, its program, and programs for other sets of feeds and fetches.
 #pragma once
 
 #include <atomic>
@@ -122,7 +122,7 @@ struct Session::Impl : Runtime {
   /// @param for_monitor  compile nothing with backends, whose inner values a monitor could not see.
   /// @return subgraphs that the backends compiled; they must live until the program is made.
   CompiledSubgraphs optimize(Graph& graph, bool for_file = false, bool for_monitor = false) const;
-  /// Returns the optimised model, to be written to a file.
+  /// Returns the optimized model, to be written to a file.
   onnx::ModelDef optimized() const;
   struct FinishOptions {
     bool keep_constants = false;  ///< false: release constants of which only the packed copies are needed

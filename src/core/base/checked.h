@@ -22,7 +22,7 @@ inline int64_t checked_mul(int64_t a, int64_t b) {
   return result;
 }
 
-/// Rounds towards negative infinity. @pre b > 0
+/// Rounds toward negative infinity. @pre b > 0
 inline int64_t floor_div(int64_t a, int64_t b) { return a / b - ((a % b != 0 && a < 0) ? 1 : 0); }
 inline int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
 /// Rounds up to a multiple of `alignment`, a power of two.

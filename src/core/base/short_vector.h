@@ -19,7 +19,7 @@ class ShortVectorRoom {
   std::pmr::memory_resource* memory() { return &memory_; }
 
  private:
-  alignas(std::max_align_t) std::array<std::byte, kBytes> room_;  // memory that is not initialised
+  alignas(std::max_align_t) std::array<std::byte, kBytes> room_;  // memory that is not initialized
   std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
 };
 

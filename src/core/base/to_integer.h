@@ -1,4 +1,4 @@
-// Converts numbers to integers without undefined behaviour.
+// Converts numbers to integers without undefined behavior.
 #pragma once
 
 #include <limits>
@@ -6,7 +6,7 @@
 
 namespace treadle {
 
-/// Rounds towards zero. NaN, and numbers outside the signed type `To`, become its lowest value, as on x86; the specification of Cast leaves
+/// Rounds toward zero. NaN, and numbers outside the signed type `To`, become its lowest value, as on x86; the specification of Cast leaves
 /// this open.
 template <typename To, typename From>
 constexpr To to_integer(From x) {

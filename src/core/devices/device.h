@@ -160,7 +160,7 @@ class Device : public std::enable_shared_from_this<Device> {
 
   const std::string& name() const noexcept { return name_; }
 
-  /// Allocates a Storage::of_device(), aligned to Storage::kAlignment and uninitialised. The last reference frees it, which may outlive the
+  /// Allocates a Storage::of_device(), aligned to Storage::kAlignment and uninitialized. The last reference frees it, which may outlive the
   /// caller's reference to the device.
   /// @throws Error(resource_exhausted)
   virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;

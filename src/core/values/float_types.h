@@ -23,7 +23,7 @@ constexpr float round_to_odd(double value) {
   if (back == value || value != value) return near;
   auto bits = std::bit_cast<uint32_t>(near);
   bool too_large = value < 0 ? back < value : back > value;
-  if (too_large) --bits;  // towards zero: the sign bit is separate, so this lowers the magnitude, even from infinity to the largest number
+  if (too_large) --bits;  // toward zero: the sign bit is separate, so this lowers the magnitude, even from infinity to the largest number
   return std::bit_cast<float>(bits | 1U);
 }
 

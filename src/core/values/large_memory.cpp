@@ -32,7 +32,7 @@ constexpr size_t kKeptAtMost = size_t{128} << 20;
 
 // Keeps blocks that runs released, for later requests, since kept pages need no clearing. This never enlarges the process: the used and the
 // kept blocks together stay below the peak of the used ones, because a request that no kept block can serve first unmaps as many bytes as
-// it maps. The system may take the pages when memory is short (MADV_FREE). Blocks are split for smaller requests and neighbours merged,
+// it maps. The system may take the pages when memory is short (MADV_FREE). Blocks are split for smaller requests and neighbors merged,
 // since runs with changing extents request ever new sizes, several of them concurrently.
 class KeptBlocks {
  public:

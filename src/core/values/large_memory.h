@@ -11,7 +11,7 @@
 
 namespace treadle {
 
-/// Like Storage::allocate(), uninitialised. Maps blocks of 2 MB and more directly, in huge pages if possible, because the first touch of a
+/// Like Storage::allocate(), uninitialized. Maps blocks of 2 MB and more directly, in huge pages if possible, because the first touch of a
 /// 4 KB page takes 0.5 microseconds. Keeps up to 128 MB that runs release (activations, scratch) for later requests; the system may reclaim
 /// it if memory is short. Uses the scope's own allocator if it has one. Populates weights below 2 MB at once, as they will be written
 /// completely.
