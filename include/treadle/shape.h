@@ -33,8 +33,8 @@ class TREADLE_API Shape {
   void erase(int axis);
   void resize(int rank, int64_t fill = 1);
 
-  /// Returns the product of the extents (1 for a scalar). @throws Error(resource_exhausted) if an extent is negative, or if the product of
-  /// the extents other than 0 overflows
+  /// Returns the product of the extents (1 for a scalar). @throws Error(invalid_argument) if an extent is negative;
+  /// Error(resource_exhausted) if the product of the extents other than 0 overflows
   int64_t num_elements() const;
   /// Returns the product of the extents in [first, last). @pre the shape is valid
   int64_t product(int first, int last) const noexcept;

@@ -24,7 +24,7 @@ namespace {
 
 // ---- cgroups ----
 
-// The mount point of a controller's hierarchy, and the path of this process's group below it.
+// The mount point of a cgroup controller's hierarchy, and the path of this process's group below it.
 struct ControllerDir {
   std::string mount, group;
 };
@@ -66,7 +66,7 @@ std::optional<ControllerDir> find_controller(const std::string& prefix, const st
     if (first == std::string::npos || second == std::string::npos) continue;
     std::string names = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
     if (controller.empty() ? !names.empty() || line[0] != '0' : !contains(split(names, ','), controller)) continue;
-    // A container may mount only a part of the hierarchy: removes the path above it.
+    // A container may mount only a part of the hierarchy; the path above that part is removed from the group's path.
     if (mount->root != "/" && group.compare(0, mount->root.size(), mount->root) == 0) group.erase(0, mount->root.size());
     if (group == "/" || group.find("..") != std::string::npos) group.clear();
     return ControllerDir{prefix + mount->point, group};
@@ -111,7 +111,7 @@ void read_cpu_quota(const std::string& quota, const std::string& period, CgroupL
 
 void read_memory_limit(const std::string& text, CgroupLimits& limits) {
   auto bytes = to_number(text);
-  constexpr double kUnlimited = 0x1p62;  // v1 gives the largest page count if there is no limit
+  constexpr double kUnlimited = 0x1p62;  // cgroup v1 gives the largest page count if there is no limit
   if (bytes && *bytes > 0 && *bytes < kUnlimited) tighten(limits.memory_bytes, static_cast<uint64_t>(*bytes));
 }
 
@@ -230,7 +230,7 @@ CpuInfo detect() {
   if (limits.memory_bytes) info.memory_limit_bytes = std::min<size_t>(info.memory_limit_bytes, *limits.memory_bytes);
   info.features = detect_features();
 #if defined(HWY_COMPILE_ONLY_STATIC) && defined(__x86_64__) && !defined(__AVX512F__)
-  // Panels have the vector width of the only instruction set that was built. AMX tiles need panels of sixteen floats.
+  // In a build for one instruction set, panels of packed weights have its vector width. AMX tiles need panels of sixteen floats.
   info.features.amx_bf16 = info.features.amx_int8 = false;
 #endif
   if (const char* isa = std::getenv("TREADLE_ISA"); isa && *isa) info.features = limited_features(info.features, isa);
@@ -268,7 +268,7 @@ CpuFeatures limited_features(CpuFeatures features, std::string_view isa) {
 
 CgroupLimits read_cgroup_limits(const std::string& root) {
   CgroupLimits limits;
-  // A system may use both versions. Each controller belongs to one of them, so asking both finds it.
+  // A system may use both versions of cgroups. Each controller belongs to one of them, so both are read.
   if (auto dir = find_controller(root, "cpu"))
     for_each_ancestor(*dir, [&](const std::string& path) {
       read_cpu_quota(first_line(path + "/cpu.cfs_quota_us"), first_line(path + "/cpu.cfs_period_us"), limits);

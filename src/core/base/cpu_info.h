@@ -16,7 +16,7 @@ struct CpuFeatures {
   bool avx512_vnni = false;  ///< int8 dot products, 512 bits
   bool avx512_bf16 = false;
   bool avx512_fp16 = false;
-  bool avx_vnni = false;  ///< int8 dot products, 256 bits, VEX
+  bool avx_vnni = false;  ///< int8 dot products, 256 bits, with VEX encoding
   bool amx_bf16 = false;  ///< matrix tiles, if the kernel has granted them to this process
   bool amx_int8 = false;
   bool neon = false;
@@ -52,7 +52,7 @@ struct CgroupLimits {
   std::optional<uint64_t> memory_bytes;
 };
 
-/// @param root  prefix of every path (/proc/self/cgroup, /proc/self/mountinfo and the mounts that it names); empty except in tests
+/// Reads the limits from /proc/self/cgroup, /proc/self/mountinfo and the mounts named there. @param root  prefix of all paths, for tests
 CgroupLimits read_cgroup_limits(const std::string& root = {});
 
 }  // namespace treadle

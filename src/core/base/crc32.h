@@ -16,7 +16,7 @@ enum class CrcPolynomial : uint32_t {
 
 namespace detail {
 
-// table[k][b] is the CRC of the byte b followed by k zeros, so that eight bytes take one step.
+// table[k][b] is the CRC of the byte b followed by k zeros. With these tables, one step of the loop processes eight bytes.
 constexpr std::array<std::array<uint32_t, 256>, 8> crc32_tables(uint32_t polynomial) {
   std::array<std::array<uint32_t, 256>, 8> tables{};
   for (uint32_t i = 0; i < 256; ++i) {

@@ -1,5 +1,5 @@
 // The compiled part of fmt, once for the library. Header-only fmt would cost about three seconds per file that formats a message, a third
-// of a clean build. Linking Debian's libfmt would tie wheels to it.
+// of a clean build. If Debian's libfmt were linked, wheels would depend on it.
 #include <fmt/format-inl.h>
 
 namespace fmt::detail {

@@ -22,7 +22,7 @@ uint32_t fork_generation() noexcept {
   return forks.load(std::memory_order_relaxed);
 }
 
-/// The lists of all mutexes and resets. Never destroyed, since a mutex with static storage may outlive objects of this file.
+/// The lists of all ForkMutex and ForkReset objects. Never destroyed, since a static ForkMutex may outlive objects of this file.
 struct ForkMutexes {
   std::mutex mutex;
   ForkMutex* first = nullptr;

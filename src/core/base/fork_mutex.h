@@ -1,4 +1,4 @@
-// Fork safety: a mutex that is free in the child, and a number that differs between parent and child.
+// Fork safety: a mutex that is free in a forked child, and a number that differs between parent and child.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// Grows by one in every forked child, where only the thread that forked exists.
+/// Returns a number that is one higher in a forked child than in its parent. Only the thread that forked exists in the child.
 uint32_t fork_generation() noexcept;
 
 /// A mutex for short critical sections that call no foreign code and lock no other mutex. fork() waits until all threads have left them. So
@@ -26,11 +26,11 @@ class ForkMutex {
  private:
   friend struct ForkMutexes;
   std::mutex mutex_;
-  ForkMutex *previous_ = nullptr, *next_ = nullptr;  // a list of all in the process
+  ForkMutex *previous_ = nullptr, *next_ = nullptr;  // neighbors in a list of all objects in the process
 };
 
-/// Calls a function in every forked child, before fork() returns there. For mutexes that are held too long for fork() to wait: the child
-/// must construct them and the data that they guard again.
+/// Calls a function in every forked child, before fork() returns in the child. For mutexes that are held too long for fork() to wait: the
+/// child must construct these, and the data that they guard, again.
 class ForkReset {
  public:
   /// @param in_child  runs while the child has only this thread; must not allocate or lock

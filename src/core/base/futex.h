@@ -1,4 +1,4 @@
-// Sleeping on a 32-bit word: by Linux's system call, or std::atomic's wait elsewhere.
+// Lets threads sleep until a 32-bit word changes: by Linux's system call futex, or by std::atomic's wait elsewhere.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 
 namespace treadle {
 
-/// Sleeps until another thread wakes this one. Returns at once if `word` differs from `expected`. May also return without reason, so
-/// callers loop.
+/// Sleeps until another thread calls futex_wake(). Returns at once if `word` differs from `expected`. May also return without reason, so
+/// callers must check in a loop.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) noexcept {
 #if defined(__linux__)
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
@@ -39,7 +39,7 @@ inline void futex_wake(std::atomic<uint32_t>& word, int count = INT_MAX) noexcep
 #endif
 }
 
-/// Waits on a word in memory shared between processes, at most for the timeout.
+/// Sleeps on a word in memory that processes share, until it is woken or the timeout has passed.
 inline void futex_wait_shared(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns) noexcept {
   timespec timeout{static_cast<time_t>(timeout_ns / 1'000'000'000), static_cast<long>(timeout_ns % 1'000'000'000)};
 #if defined(__linux__)

@@ -1,4 +1,4 @@
-// Lists indexed by id, filled first and read afterwards, in one block of memory.
+// One list per id, all in one block of memory. The lists are filled first and read afterwards.
 #pragma once
 
 #include <span>

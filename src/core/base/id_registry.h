@@ -1,4 +1,4 @@
-// Objects of this process that nodes find by a number in an attribute.
+// Objects of this process that nodes find by a number in one of their attributes.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ class IdRegistry {
     return *made;
   }
 
-  /// Returns a random number. A hostile model may contain any node, but cannot guess the number of a trainer's object.
+  /// Registers an object under a random number. A hostile model may contain any node, but cannot guess the number of a trainer's object.
   int64_t add(T* object) {
     std::random_device random;
     std::lock_guard lock(mutex_);
@@ -36,7 +36,7 @@ class IdRegistry {
     std::lock_guard lock(mutex_);
     by_id_.erase(id);
   }
-  /// @param what  noun for the error, such as "exchange". @throws Error(invalid_argument) if the object has been destroyed
+  /// Returns a registered object. @param what  noun for the error, such as "exchange". @throws Error(invalid_argument) if it was destroyed
   T& find(int64_t id, std::string_view what) {
     std::lock_guard lock(mutex_);
     auto found = by_id_.find(id);

@@ -98,7 +98,7 @@ void log_event(LogLevel level, LogCategory category, std::initializer_list<LogFi
           .file = relative(where.file_name()),
           .line = static_cast<int>(where.line())});
   } catch (const std::exception&) {
-    // Failing to write a message must not end the work that it is about.
+    // If a message cannot be written, the operation that logs it must still continue.
   }
 }
 

@@ -1,4 +1,4 @@
-// Suggestions for misspelt names.
+// Suggestions for misspelled names.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// Up to three names most similar to `name`, best first: "a, b or c".
+/// Returns up to three names that are most similar to `name`, best first: "a, b or c".
 std::string nearest_names(std::string_view name, std::span<const std::string> names);
 
 }  // namespace treadle

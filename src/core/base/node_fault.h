@@ -1,4 +1,4 @@
-// The error of a node in a run, with its operator, since ONNX Runtime has statuses that depend on that.
+// An error of a node in a run, together with the node's operator, on which ONNX Runtime's status depends.
 #pragma once
 
 #include <string>

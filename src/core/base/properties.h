@@ -10,8 +10,8 @@
 
 namespace treadle {
 
-/// A list of key-value texts that keeps its order, and repeated keys. Copies share their entries until one is changed: passes copy the
-/// metadata of a node to the nodes that replace it, and exporters write kilobytes (stack traces) to each node.
+/// A list of key-value texts that keeps its order, and repeated keys. Copies share their entries until one of them is changed, since passes
+/// copy the metadata of a node to the nodes that replace it, and exporters write kilobytes (stack traces) to each node.
 class Properties {
  public:
   using value_type = std::pair<std::string, std::string>;
@@ -60,7 +60,7 @@ class Properties {
     } else if (entries_.use_count() > 1) {
       entries_ = std::make_shared<Entries>(*entries_);
     } else {
-      std::atomic_thread_fence(std::memory_order_acquire);  // former sharers have read the entries before they are changed here
+      std::atomic_thread_fence(std::memory_order_acquire);  // former sharers must have read the entries before they are changed here
     }
     return *entries_;
   }

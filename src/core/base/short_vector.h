@@ -1,4 +1,4 @@
-// A vector for a few elements that live briefly: the first ones need no allocation.
+// A vector for a few elements that live briefly: the first ones are stored without allocation.
 #pragma once
 
 #include <array>

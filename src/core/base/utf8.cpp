@@ -6,7 +6,7 @@
 namespace treadle {
 namespace {
 
-/// The end of the run of ASCII characters that begins at `at`; if kPrintable, of those from 0x20 to 0x7E.
+/// Returns the end of the ASCII characters that begin at `at`. If kPrintable, only characters from 0x20 to 0x7E count.
 template <bool kPrintable>
 size_t end_of_ascii(std::string_view text, size_t at) {
   constexpr uint64_t kHigh = 0x8080808080808080U;

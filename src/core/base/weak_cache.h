@@ -1,4 +1,4 @@
-// Lets several owners in a process share a value that they would make from the same contents.
+// Lets several owners in a process share a value that each would otherwise make from the same contents.
 #pragma once
 
 #include <functional>
@@ -44,7 +44,7 @@ class WeakCache {
   }
 
  private:
-  static constexpr size_t kFewest = 64;  // entries of expired values cost a hundred bytes each
+  static constexpr size_t kFewest = 64;  // expired entries are removed only beyond this number; each costs a hundred bytes
   mutable ForkMutex mutex_;
   std::unordered_map<Key, std::weak_ptr<Value>, Hash> values_;
   size_t sweep_at_ = kFewest;

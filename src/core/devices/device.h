@@ -19,7 +19,7 @@ namespace treadle {
 enum class CopyKind : uint8_t { host_to_device, device_to_host, device_to_device };
 enum class Access : uint8_t { read, write };
 
-/// Bytes that work reads or writes.
+/// A block of memory that enqueued work reads or writes.
 struct MemoryUse {
   const void* data = nullptr;
   size_t size_bytes = 0;
@@ -28,7 +28,7 @@ struct MemoryUse {
 
 class Device;
 
-/// A point in a stream's work, made by Device::create_event. It may be recorded repeatedly; a wait refers to the last record before it.
+/// A point in a stream's work, made by Device::create_event. It may be recorded repeatedly; a wait refers to the last record at that time.
 class Event {
  public:
   virtual ~Event() = default;
@@ -38,7 +38,7 @@ class Event {
   virtual void synchronize() const = 0;
 };
 
-/// Work that a stream has done and kept (Stream::end_recorded()). It is destroyed before its stream.
+/// Work that a stream has recorded, so that it can be repeated (Stream::end_recorded()). It must be destroyed before its stream.
 class RecordedWork {
  public:
   virtual ~RecordedWork() = default;
@@ -60,8 +60,8 @@ class Stream {
   virtual void enqueue_release(Work work) { enqueue(std::move(work), "release"); }
   /// Enqueues a copy. Both blocks must stay alive, and nothing else may use them, until the copy is done.
   virtual void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) = 0;
-  /// Records an event, which completes when all work enqueued so far is done. @throws Error(invalid_argument) if it belongs to another kind
-  /// of device
+  /// Records an event, which completes when all work enqueued so far is done. @throws Error(invalid_argument) if the event belongs to
+  /// another kind of device
   virtual void record(Event& event) = 0;
   /// Later work of this stream waits for the last record of `event`, which may belong to any device.
   /// @throws Error(invalid_argument) if nothing was recorded, on devices that can tell
@@ -69,29 +69,29 @@ class Stream {
   /// Waits for all work. Throws the first error since the last call. Work after an error was skipped.
   virtual void synchronize() = 0;
 
-  /// Gets the times at which the device began and ended a piece of work, in nanoseconds of the host's steady clock.
+  /// A function that is given the times at which the device began and ended a piece of work, in nanoseconds of the host's steady clock.
   using Told = std::function<void(int64_t begin_ns, int64_t end_ns)>;
-  /// Measures the time of a piece of work: of everything enqueued between begin_timed() and end_timed(). If they are called inside of work,
-  /// it is what that work does between them. Pieces do not nest. `told` is called with the times once the piece is done, on any thread, at
-  /// the latest by synchronize(); after an error it may never be called. @pre Device::tells_times()
+  /// Measures the time of a piece of work: of everything enqueued between begin_timed() and end_timed(). If work itself calls these two
+  /// functions, the piece is what it does between them. Pieces do not nest. `told` is called with the times once the piece is done, on any
+  /// thread, at the latest by synchronize(); after an error it may never be called. @pre Device::tells_times()
   virtual void begin_timed() {}
   virtual void end_timed(Told /*told*/) {}
 
-  /// Called inside of work, before each of its parts: up to the next call, or to its end, the work accesses this memory only, and memory
-  /// that is never written after it was first filled. For devices that do parts at the same time if they do not depend on each other.
+  /// Called by work before each of its parts. Until the next call, or the end of the work, it accesses only the declared memory, and memory
+  /// that is never written after it was first filled. Devices use this to run parts at the same time that do not depend on each other.
   virtual void declare_uses(std::span<const MemoryUse> /*uses*/) {}
 
-  /// Keeps what is enqueued from here on, besides doing it. @pre Device::records_work()
+  /// Records everything that is enqueued from here on, in addition to doing it. @pre Device::records_work()
   virtual void begin_recorded() {}
-  /// Returns the work since begin_recorded(), or null if it cannot be done again as it is, such as a copy from or to the host.
+  /// Returns the work since begin_recorded(), or null if it cannot be repeated as it is, for instance a copy from or to the host.
   virtual std::unique_ptr<RecordedWork> end_recorded() { return nullptr; }
-  /// Enqueues recorded work of this stream once more: the same kernels with the same arguments, for a fraction of the host's time.
-  /// @return false if it cannot be done now; nothing was enqueued then, and the work has to be recorded again
+  /// Enqueues recorded work of this stream again: the same kernels with the same arguments, for a fraction of the host's time.
+  /// @return false if that is impossible now: nothing was enqueued, and the work has to be recorded again
   virtual bool submit_again(RecordedWork& /*work*/) { return false; }
 };
 
-/// Lets a device work on the host's memory, so that data need not fit into its own. Memory from allocate_anywhere() has addresses that stay
-/// the same when its contents move. Copies, and work that got its addresses from reach(), find the contents in either memory.
+/// Lets a device work on the host's memory, so that data may exceed the device's own memory. Memory from allocate_anywhere() has addresses
+/// that stay the same when its contents move. Copies, and work that got its addresses from reach(), find the contents in either memory.
 class Bus {
  public:
   enum class Move : uint8_t {
@@ -101,39 +101,39 @@ class Bus {
   };
 
   virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< reserves addresses, but no memory
-  /// True if addresses without contents take no memory, so that values need not share them.
+  /// True if addresses without contents take no memory: values then need not share addresses.
   virtual bool addresses_are_free() const noexcept { return false; }
-  /// Reserves physical memory of the device for the contents of these addresses, or (null) without addresses: for weights packed by host
-  /// kernels. Returns false if so much is not free.
+  /// Reserves physical memory of the device for the contents of these addresses. A null `data` reserves it without addresses, for weights
+  /// that host kernels have packed. Returns false if not enough is free.
   virtual bool reserve(void* data, size_t size_bytes) = 0;
   virtual void unreserve(void* data, size_t size_bytes) noexcept = 0;
-  /// Declares that contents are not needed. Of memory from allocate_anywhere(), the host's part may be returned to the system.
+  /// Declares that contents are not needed. The host may return its part of memory from allocate_anywhere() to the system.
   virtual void discard(void* data, size_t size_bytes) = 0;
-  /// Declares that contents will never be needed. The addresses may have been freed already.
+  /// Declares that contents will never be needed again. Their addresses may have been freed already.
   virtual void forget(void* /*data*/, size_t /*size_bytes*/) noexcept {}
-  /// Prefetches contents into the other memory (device or host), under the same addresses and in the stream's order. Memory without
-  /// contents is not moved.
-  /// @param data  from allocate_anywhere(); null: weights packed by host kernels. Before a move to the device, it has been reserved there
+  /// Moves contents into the other memory (device or host) ahead of their use, under the same addresses and in the stream's order. Memory
+  /// without contents is not moved.
+  /// @param data  from allocate_anywhere(); null: weights packed by host kernels. Moves to the device need reserved memory, see reserve()
   virtual void move(Stream& stream, void* data, size_t size_bytes, Move where) = 0;
-  /// From now on, moves of these contents to the device leave a copy with the host, so that Move::back_to_host copies nothing.
+  /// From now on, when these contents move to the device, the host keeps a copy, so that Move::back_to_host copies nothing.
   virtual void keep_on_host(void* /*data*/, size_t /*size_bytes*/) {}
-  /// Announces that the next work reads this many bytes of host memory, for devices that simulate the time this takes.
+  /// Announces that the next work reads this many bytes of host memory. Devices that simulate the time of such reads need it.
   virtual void use_over_bus(Stream& /*stream*/, size_t /*size_bytes*/) {}
-  /// Returns the address at which work enqueued now finds the contents, valid until they move or are declared unneeded. Another than `data`
-  /// only on devices whose two memories have addresses of their own. All other memory has the address that it was allocated with.
-  /// @param size_bytes  of the whole contents, as in the other calls. @throws Error(resource_exhausted)
+  /// Returns the address at which work enqueued now finds the contents, valid until they move or are declared unneeded. It differs from
+  /// `data` only on devices whose own and host memory have separate addresses. Memory from elsewhere keeps its address.
+  /// @param size_bytes  size of the whole contents, as in the other calls. @throws Error(resource_exhausted)
   virtual void* reach(void* data, size_t /*size_bytes*/) { return data; }
 
  protected:
   ~Bus() = default;
 };
 
-/// The part of a device that computes for all streams, one at a time.
+/// The compute engine of a device, which all its streams share: it works for one stream at a time.
 class SharedEngine {
  public:
   /// Gives the stream's later work a lower priority: it waits for the device's other streams and, on devices that support this, is
   /// preempted by them.
-  /// @param check  called now and then during the wait; an exception ends the work. Null: restores the normal priority
+  /// @param check  called repeatedly during the wait; an exception ends the work. Null: restores the normal priority
   virtual void set_gives_way(Stream& stream, std::function<void()> check) = 0;
 
  protected:
@@ -145,7 +145,7 @@ class AccessChecks {
  public:
   /// Declares an access of the stream's next work. @throws Error(internal) naming both accesses if no event orders them
   virtual void check(Stream& stream, const void* data, size_t size_bytes, Access access, std::string_view name) = 0;
-  /// Checks accesses to memory outside the device, too, as long as the handle lives. Returns null if the memory is known already.
+  /// Also checks accesses to this memory outside the device, as long as the returned handle lives. Null: the memory is known already.
   virtual std::shared_ptr<const void> watch(const void* data, size_t size_bytes) = 0;
 
  protected:
@@ -160,8 +160,8 @@ class Device : public std::enable_shared_from_this<Device> {
 
   const std::string& name() const noexcept { return name_; }
 
-  /// Allocates a Storage::of_device(), aligned to Storage::kAlignment and uninitialized. The last reference frees it, which may outlive the
-  /// caller's reference to the device.
+  /// Allocates a Storage::of_device(), aligned to Storage::kAlignment and uninitialized. It is freed with its last reference, even if the
+  /// caller no longer holds the device.
   /// @throws Error(resource_exhausted)
   virtual std::shared_ptr<Storage> allocate(size_t size_bytes) = 0;
   /// Allocates like allocate() or, if the device is full, in the host's memory if the device has a bus. Copies find the memory there.
@@ -179,12 +179,12 @@ class Device : public std::enable_shared_from_this<Device> {
   virtual bool host_accessible() const noexcept = 0;
   /// True if the memory is actually the host's, as for simulated devices.
   virtual bool memory_is_hosts() const noexcept { return host_accessible(); }
-  /// True if its streams tell when the device did their work. Otherwise only the times at which the host enqueued it are known.
+  /// True if its streams report when the device did their work. Otherwise only the times at which the host enqueued the work are known.
   virtual bool tells_times() const noexcept { return false; }
-  /// True if Stream::enqueue() calls the work before it returns, so that kernels enqueue what the device does. What a kernel finds out on
-  /// the host, such as the extents of its outputs, is known then, though the device has not done its work.
+  /// True if Stream::enqueue() calls the work before it returns; kernels then only enqueue commands for the device. What a kernel finds out
+  /// on the host, such as the extents of its outputs, is known after enqueue(), even if the device has not executed the commands.
   virtual bool calls_work_at_once() const noexcept { return false; }
-  /// True if its streams can do recorded work again. Kernels in it get no say: they must depend on nothing but addresses and extents.
+  /// True if its streams can repeat recorded work. Kernels are not called again, so they must depend on nothing but addresses and extents.
   virtual bool records_work() const noexcept { return false; }
   /// True if its streams can copy directly from and to the other device.
   virtual bool reaches(const Device& other) const noexcept { return this == &other; }

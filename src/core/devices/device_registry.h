@@ -1,4 +1,4 @@
-// Registry of device types that sessions may name.
+// The registry of device types, whose names sessions use to select devices.
 #pragma once
 
 #include <functional>
@@ -28,21 +28,21 @@ struct DeviceRequest {
 /// A device's highest rates, as measured.
 struct DevicePeaks {
   double flops_per_second = 0;                              ///< float32 multiply-adds, each counted as two; 0: not known
-  std::vector<std::pair<double, double>> bytes_per_second;  ///< of copies: (bytes touched, bytes read and written per second), ascending
+  std::vector<std::pair<double, double>> bytes_per_second;  ///< for several sizes: (bytes touched, bytes read and written per second)
 };
 
 struct DeviceType {
-  std::string name;  ///< sessions use "sim", or "sim:NAME" to have several
+  std::string name;  ///< name in session options: "sim", or "sim:NAME" for one of several
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make;
   /// Makes the host device of sessions that use devices of this type. Empty: they use the plain host, and cannot use other device types at
   /// the same time.
   std::function<std::shared_ptr<Device>(const DeviceRequest&)> make_host;
-  /// Kernels of the device (graph/kernel_table.h); null: host kernels run on it.
+  /// Kernels of the device (graph/kernel_table.h); null: the device runs host kernels.
   std::shared_ptr<const KernelTable> kernels;
   /// For devices that have their own kernels: the operators of the treadle domain that these kernels compute. The optimizer makes no other
   /// operators of that domain for the device. If the list is empty, graphs are optimized at the level `basic`, otherwise at `extended`.
   std::vector<std::string> fused_operators = {};
-  /// Measures a device of this type, for profiles. Empty: its rates are not known, and profiles judge no node that runs on it.
+  /// Measures a device of this type, for profiles. Empty: its rates are not known, and profiles do not compare its nodes with them.
   std::function<DevicePeaks(Device&)> measure_peaks = {};
 };
 

@@ -1,4 +1,4 @@
-// Execution providers: how onnxruntime calls devices.
+// Execution providers: the names that ONNX Runtime uses for devices.
 #pragma once
 
 #include <string_view>

@@ -19,9 +19,9 @@ constexpr size_t kBlockWords = 128, kShift = 2, kResultWords = 4;
 constexpr size_t kBlockBytes = kBlockWords * sizeof(uint64_t);
 constexpr size_t kLevels = 12;  // each level has 1/32 of the nodes of the level below: 12 levels cover any memory
 
-// Uses the system's generator. In virtual machines, the processor's takes tens of microseconds per word, 74 ms for all keys.
+// Draws bytes from the system's generator. The processor's can take tens of microseconds per word in virtual machines, 74 ms for all keys.
 bool draw(void* to, size_t size_bytes) {
-  constexpr size_t kAtOnce = 256;  // getrandom() never returns fewer bytes than this
+  constexpr size_t kAtOnce = 256;  // getrandom() never returns fewer bytes if it is asked for at most this many
   for (size_t at = 0; at < size_bytes; at += kAtOnce) {
     const size_t part = std::min(kAtOnce, size_bytes - at);
     if (getrandom(static_cast<std::byte*>(to) + at, part, 0) != static_cast<ssize_t>(part)) return false;
@@ -64,7 +64,7 @@ void hash_block(const std::byte* block, const uint64_t* key, uint64_t* result) {
   result[2] = static_cast<uint64_t>(second), result[3] = static_cast<uint64_t>(second >> 64);
 }
 
-/// A tree of hashes: the results of a level's blocks are the contents of the next level.
+/// A tree of hashes: the hashes of the blocks of one level are the contents of the next level.
 class Tree {
  public:
   void add_block(size_t level, const std::byte* block) {

@@ -23,7 +23,7 @@ namespace treadle {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{256} * 1024;  // larger buffers mean fewer writes
-// Limit in bytes: each call flushes the TLBs of all threads, so it is not worth it for less.
+// Pages are dropped only for this many bytes or more: each system call flushes the TLBs of all threads, which does not pay off for less.
 constexpr size_t kWorthDropping = size_t{1} << 20;
 constexpr size_t kMaxReadBytes = size_t{1} << 30;  // Linux transfers at most 2 GiB - 4 KiB per call
 
@@ -99,8 +99,8 @@ class Mappings {
     std::lock_guard lock(mutex_);
     files_.erase(reinterpret_cast<uintptr_t>(data));
   }
-  /// Notes that bytes have been read for the last time. Returns the range of pages to drop now. @return nullopt if the bytes do not belong
-  /// to a mapped file; an empty range if too few are noted for a system call to be worth it
+  /// Notes that these bytes have been read for the last time. Returns the range of pages that should be dropped now. @return nullopt if the
+  /// bytes do not belong to a mapped file; an empty range if too few are noted for a system call to be worth it
   std::optional<std::pair<uintptr_t, uintptr_t>> note(const void* data, size_t size_bytes) {
     auto begin = reinterpret_cast<uintptr_t>(data);
     std::lock_guard lock(mutex_);

@@ -19,14 +19,14 @@ namespace treadle {
 std::shared_ptr<Storage> map_file(const std::string& path);
 
 /// Removes the pages of [data, data + size_bytes) from resident memory if they belong to a file that map_file() maps; they are read from
-/// the file again when needed. Less than a megabyte is noted until there is more of the same file, and dropped together with the bytes
-/// between. Does nothing for other memory.
+/// the file again when needed. Smaller ranges are only noted until they amount to a megabyte of the file, and then dropped together with
+/// the pages between them. Does nothing for other memory.
 /// @return true if the bytes belong to a mapped file
 bool drop_mapped_pages(const void* data, size_t size_bytes);
-/// Drops the noted pages of all files, too.
+/// Drops the pages of all ranges that drop_mapped_pages() has only noted.
 void drop_waiting_pages();
 
-/// Identifies bytes of a file in one state. Equal ranges have equal contents, provided that every change of the file shows in its times.
+/// Identifies a range of bytes in one state of a file. Equal ranges have equal contents, if every change of the file shows in its times.
 struct FileRange {
   uint64_t device = 0, inode = 0, file_bytes = 0, offset = 0, size_bytes = 0;
   int64_t modified_ns = 0, changed_ns = 0;  ///< times of the file when it was mapped
@@ -34,7 +34,7 @@ struct FileRange {
 /// Returns nullopt for memory that map_file() did not map.
 std::optional<FileRange> mapped_range(const void* data, size_t size_bytes);
 
-/// Reads the file into memory instead. Limits and errors as map_file().
+/// Reads the file into memory instead of mapping it. Limits and errors are those of map_file().
 std::shared_ptr<Storage> read_file(const std::string& path);
 
 /// Writes to a temporary file next to `path`; commit() renames it. Without commit() the temporary file is removed and `path` stays

@@ -12,8 +12,8 @@ namespace treadle {
 /// Minimum size in bytes. For smaller blocks, the search for an equal block costs more than it saves.
 inline constexpr size_t kWorthSharing = 4096;
 
-/// Returns read-only memory with these bytes. All callers that pass equal bytes get the same block as long as any of them keeps it. No
-/// account is charged. @throws Error(resource_exhausted)
+/// Returns read-only memory with these bytes. All callers that pass equal bytes get the same block as long as any of them keeps it. The
+/// memory is charged to no account. @throws Error(resource_exhausted)
 std::shared_ptr<Storage> shared_copy(std::span<const std::byte> bytes);
 /// Like shared_copy(), for memory that was just filled and will not be written again. Frees it if equal memory exists already.
 std::shared_ptr<Storage> share_storage(std::shared_ptr<Storage> fresh);

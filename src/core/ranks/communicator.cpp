@@ -40,18 +40,18 @@ void Communicator::fail(const std::string&) noexcept {}
 
 namespace {
 
-// State shared by the ranks of one process.
+// The state that the ranks of one process share.
 struct Meeting {
   Meeting(int size, double seconds) : addresses(static_cast<size_t>(size)), arrivals(static_cast<size_t>(size)), deadline_s(seconds) {}
 
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<void*> addresses;    // address of each rank's data in the present call
-  std::vector<uint64_t> arrivals;  // number of meetings that each rank has reached
+  std::vector<uint64_t> arrivals;  // number of calls of meet() by each rank
   std::string failure;             // reason of a failure; empty: none
   const double deadline_s;
 
-  /// Waits until all ranks have called this function equally often.
+  /// Waits until all ranks have called this function as often as this one.
   void meet(size_t rank, void* address) {
     std::unique_lock lock(mutex);
     check();

@@ -16,7 +16,7 @@ constexpr int64_t kWeight = 0, kFailed = 1, kTrailer = 2;
 
 IdRegistry<Exchange>& exchanges() { return IdRegistry<Exchange>::instance(); }
 
-// A rank's message to all other ranks about its run.
+// A message in which a rank tells all other ranks whether and why its run failed.
 struct Report {
   int32_t failed = 0, code = 0;
   std::array<char, 1016> text{};
@@ -163,8 +163,8 @@ bool Exchange::end_run(const Error* error, bool last) noexcept {
       changed_.wait(lock, [&] { return ended_ || broken_; });
       if (failure_ || broken_) return true;
       lock.unlock();
-      // After the last bucket, all values are equal on all ranks, and so are errors that follow from them. These codes are errors of one
-      // rank only.
+      // After the last bucket, all ranks have equal values, so an error that depends on values occurs on all of them. Errors with these
+      // codes occur on one rank only.
       const bool own = error && (error->code() == ErrorCode::cancelled || error->code() == ErrorCode::timed_out ||
                                  error->code() == ErrorCode::resource_exhausted || error->code() == ErrorCode::io_error);
       if (own && last) communicator_->fail(error->what());

@@ -1,4 +1,4 @@
-// Sums over ranks during a run: a thread reduces buckets of numbers, in order.
+// Sums gradients over ranks during a run: a thread reduces buckets (blocks of numbers) one after the other.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@
 namespace treadle {
 
 /// The buckets (blocks of gradients) of one graph, which its nodes fill and read. All ranks reduce the same buckets in the same order, even
-/// in a run that fails: a rank that cannot fill a bucket sends zeros, with a failure mark behind the elements. So all ranks know of the
+/// in a run that fails: a rank that cannot fill a bucket sends zeros and, after the elements, a failure mark. So all ranks know of the
 /// failure before any has changed its state, and can continue together with the next run.
 class Exchange {
  public:
@@ -26,8 +26,8 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if the
-  /// object has been destroyed
+  /// Returns the number by which nodes find this object, since their attributes hold only numbers and text. find() @throws
+  /// Error(invalid_argument) if the object has been destroyed
   int64_t id() const { return id_; }
   static Exchange& find(int64_t id);
 
@@ -39,22 +39,22 @@ class Exchange {
 
   /// Called when a run begins.
   void begin_run();
-  /// The memory for a bucket's elements. Null if it was sent already in this run.
+  /// Returns the memory for a bucket's elements; null if the bucket was sent already in this run.
   void* open(size_t bucket);
-  /// @param weight  factor that the elements have been multiplied by
+  /// Sends a bucket to be reduced. @param weight  factor by which its elements have been multiplied
   void send(size_t bucket, float weight);
   /// Waits until all buckets are reduced. @throws an error of communication, or the error of a rank that failed in this run
   void wait();
-  /// After wait(): the sums over ranks, and the sum of bucket 0's weights.
+  /// After wait(): return the sums over all ranks, and the sum of the weights of bucket 0.
   const void* sums(size_t bucket) const { return buckets_[bucket].memory.raw(); }
   float total_weight() const { return total_weight_; }
   /// Returns this rank's part of the total weight, 0 to 1.
   float own_share() const { return total_weight_ > 0 ? own_weight_ / total_weight_ : 0; }
   /// Must be called when the run has ended, with or without an error.
-  /// @param last  true if the ranks exchange nothing more for this run
+  /// @param last  true if this is the run's last exchange
   /// @return true if all ranks know that the run failed. Does not throw
   bool end_run(const Error* error, bool last) noexcept;
-  /// Called if the run is abandoned: no rank continues it.
+  /// Called instead of end_run() if all ranks know already, from another exchange, that the run failed.
   void leave_run() noexcept;
 
  private:
@@ -78,7 +78,7 @@ class Exchange {
   size_t sent_ = 0, reduced_ = 0;
   bool ended_ = false;          // all buckets of the run are reduced, and the ranks' reports collected
   std::exception_ptr broken_;   // communication itself failed: no run is possible any more
-  std::exception_ptr failure_;  // the error of a rank in this run
+  std::exception_ptr failure_;  // the error of the rank that failed in this run
   std::unique_ptr<Error> own_error_;
   float total_weight_ = 0, own_weight_ = 0;
 };

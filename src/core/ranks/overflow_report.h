@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// Written by nodes of a trainer's step, which then fails, and read by the trainer. Thread-safe.
+/// Nodes of a trainer's step write it and then make the step fail; the trainer reads it. Thread-safe.
 class OverflowReport {
  public:
   OverflowReport();
@@ -15,15 +15,15 @@ class OverflowReport {
   OverflowReport(const OverflowReport&) = delete;
   OverflowReport& operator=(const OverflowReport&) = delete;
 
-  /// The number by which nodes find this object, since attributes are numbers and text. find() @throws Error(invalid_argument) if the
-  /// object has been destroyed
+  /// Returns the number by which nodes find this object, since their attributes hold only numbers and text. find() @throws
+  /// Error(invalid_argument) if the object has been destroyed
   int64_t id() const { return id_; }
   static OverflowReport& find(int64_t id);
 
   void begin_step();
-  /// @param loss  the loss before scaling
+  /// Reports an overflow. @param loss  the loss before scaling
   void set(float loss);
-  /// The step's loss, if a gradient has overflowed.
+  /// Returns the step's loss before scaling if a gradient has overflowed; otherwise nullopt.
   std::optional<float> loss() const;
 
  private:

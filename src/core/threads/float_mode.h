@@ -9,7 +9,7 @@
 
 namespace treadle {
 
-/// While it lives, denormal operands and results of this thread's vector instructions are zero. Does nothing on other architectures.
+/// While an object lives, this thread's vector instructions treat denormal operands and results as zero. Other architectures: no effect.
 class DenormalsAsZero {
  public:
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-// The source of a pool's threads, if a program makes them itself, and the processors that they run on.
+// Lets a program create the threads of a pool itself, and choose the processors that they run on.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ struct ThreadFactory {
   /// Starts a thread that calls work(argument); throws if it cannot. Returns a handle for `join`. Empty: the library makes the threads.
   std::function<void*(Work work, void* argument)> create;
   std::function<void(void* thread)> join;
-  /// For each thread of the pool, except the caller's, the processors (from 0) that it may run on. Empty: any. A thread that may run on
-  /// none of its processors is not restricted.
+  /// For each thread of the pool, except the caller's, the processors (from 0) that it may run on. Empty: any. A thread is not restricted
+  /// if the system allows it none of these.
   std::vector<std::vector<int>> processors;
 };
 

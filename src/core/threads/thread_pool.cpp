@@ -1,13 +1,13 @@
-// How a parallel region runs. The caller takes a free slot of a small table, writes the loop into it, opens it (`next` = 0), and sets its
-// bit in the mask that idle workers watch. Participants claim chunks by adding one to their side of `next`. Whoever claims the last chunk,
-// or is the last helper that the region wants, clears the bit. The caller takes the first chunks and helpers the others, loop after loop,
-// so that data written by a thread is still in its core's cache when it reads the same part in the next loop. Who has finished its side
-// continues on the other.
+// How a parallel region (a loop that threads share) runs. The caller takes a free slot of a small table, writes the loop into it, opens it
+// (`next` = 0), and sets the slot's bit in the mask that idle workers watch. `next` holds two counters of claimed chunks, the caller's and
+// the helpers'; a thread claims a chunk by adding one to its counter. Whoever claims the last chunk, or is the last helper wanted, clears
+// the bit. In every loop, the caller takes the first chunks and helpers the later ones, so that data written by a thread is still in its
+// core's cache when it reads the same part in the next loop. A thread that finds no chunks left there continues in the other part.
 // A worker increments the slot's `users` before it checks whether the slot is open; the caller first closes the slot and then waits until
-// there are no users. In the total order of these four accesses, one of the two sees the other. So a worker never reads a slot that was
-// given to another region, and nobody waits for a chunk that nobody has claimed.
-// A slot may hold a TaskSource instead of a loop: `body` is null, and the bit means that there may be a piece to claim. A worker clears
-// the bit before it looks, so that a piece announced afterwards sets it again.
+// `users` is 0. These accesses have a total order: the worker sees the closed slot, or the caller sees the worker. So a worker never reads
+// a slot that was given to another region, and no thread waits for a chunk that nobody has claimed.
+// A slot may hold a TaskSource instead of a loop: `body` is null, and the bit means that there may be a task to claim. A worker clears the
+// bit before it looks for tasks, so a task that is announced afterwards sets it again.
 #include "core/threads/thread_pool.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ namespace treadle {
 namespace {
 
 constexpr int kNumSlots = 64;                  // one per bit of the mask; if all slots are in use, callers run their loops alone
-constexpr int64_t kClosed = int64_t{1} << 62;  // value of `next` in a closed slot; late claims only add to it
-constexpr int64_t kOwnersClaim = 1, kHelpersClaim = int64_t{1} << 32;  // the two counters in `next`
+constexpr int64_t kClosed = int64_t{1} << 62;  // value of `next` in a closed slot; late claims may increase it
+constexpr int64_t kOwnersClaim = 1, kHelpersClaim = int64_t{1} << 32;  // the units of the two counters in `next`
 constexpr int64_t kMostChunks = int64_t{1} << 30;                      // keeps each counter within its bits
 constexpr uint32_t kOwnerSleeps = 1U << 31;                            // a flag in `users`
 // Time that a worker spins before it sleeps: about twice the time that it takes to wake a sleeping thread.
@@ -56,10 +56,10 @@ struct Owner {
 // Maps a claim to its chunk.
 struct Claim {
   Claim(int64_t before, bool owns) : owners(before & (kHelpersClaim - 1)), helpers(before >> 32), owns(owns) {}
-  /// Number of chunks claimed before.
+  /// Returns the number of chunks that were claimed before.
   int64_t claimed() const { return owners + helpers; }
-  /// The owner takes the first `first_part` chunks from the front, helpers the rest. Who finds no chunk left on its side takes the last of
-  /// the other.
+  /// The owner takes the first `first_part` chunks from the front, helpers the rest. A thread that finds no chunk left in its part takes
+  /// the last one of the other part.
   int64_t chunk(int64_t num_chunks, int64_t first_part) const {
     const int64_t rest = num_chunks - first_part;
     if (owns) return owners < first_part ? owners : num_chunks - 1 - (owners - first_part);
@@ -72,9 +72,9 @@ struct Claim {
 // One parallel region. All members that a participant uses are on one cache line.
 struct alignas(64) Slot {
   std::atomic<bool> owned{false};
-  bool limited = false;  // nested loops stay on their thread (ParallelLimit)
+  bool limited = false;  // true: nested loops stay on their thread (ParallelLimit)
   uint16_t max_helpers = 0;
-  std::atomic<uint32_t> users{0};  // number of workers inside, and kOwnerSleeps
+  std::atomic<uint32_t> users{0};  // number of workers that use the slot, and the flag kOwnerSleeps
   std::atomic<int64_t> next{kClosed};
   int64_t n = 0, grain = 0, num_chunks = 0;
   void (*body)(void*, int64_t, int64_t) = nullptr;
@@ -114,7 +114,7 @@ bool spin_until(Done&& done) {
 }
 
 #if defined(__unix__)
-// Signals should reach only the program's own threads.
+// Blocks signals while workers start, which inherit this: signals should reach only the program's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -218,7 +218,7 @@ void ThreadPool::Impl::start(uint32_t current) {
     slot.users = 0;
     slot.owned = false;
   }
-  workers = new PoolThreads(factory);  // leaks the parent's handles: they can be neither joined nor detached
+  workers = new PoolThreads(factory);  // after a fork, leaks the parent's handles: they can be neither joined nor detached
   [[maybe_unused]] SignalsBlocked blocked;
   try {
     workers->start(
@@ -279,7 +279,7 @@ bool ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
       while (source->run_one()) any = true;
     }
   } else
-    // `others` may include a worker that only looked. This one then looks again, since the bit is still set.
+    // `others` may count a worker that only checks the slot. This worker then tries again, since the bit is still set.
     if (slot.next.load() < kClosed && others < slot.max_helpers) {
       if (others + 1U == slot.max_helpers) hide(slot_index);
       int before = thread_limit;
@@ -321,7 +321,7 @@ bool ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
   }
 }
 
-// Helpers leave after their present chunks. After the break they are called again.
+// Pauses the thread in its loop. Helpers leave the loop after their present chunks, and are called again after the pause.
 void ThreadPool::Impl::rest(Slot& slot, unsigned slot_index, LoopBreak& loop_break) {
   hide(slot_index);
   loop_break.take();
@@ -402,7 +402,7 @@ bool ThreadPool::attach(TaskSource& source) {
 
 void ThreadPool::announce(TaskSource& source) {
   impl_->open_slots.fetch_or(uint64_t{1} << source.slot_);
-  // Wakes all sleepers. A thread that only waits for its own source would not tell others of this piece.
+  // Wakes all sleepers: one that waits in help_until() ignores task sources and would wake no other thread for this task.
   if (impl_->sleepers.load() != 0) nudge();
 }
 

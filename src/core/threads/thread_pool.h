@@ -7,11 +7,11 @@
 
 namespace treadle {
 
-/// A source of work whose pieces appear one by one, such as nodes that become ready. It is offered to a pool's idle workers. Its owner
-/// takes part, and never waits for a piece that no thread has claimed.
+/// A source of tasks that appear one by one, such as nodes that become ready. It is offered to a pool's idle workers. Its owner takes part,
+/// and never waits for a task that no thread has claimed.
 class TaskSource {
  public:
-  /// Claims and runs one piece. Returns false if there is none. Called by several threads at once; must not throw.
+  /// Claims and runs one task. Returns false if there is none. Called by several threads at once; must not throw.
   virtual bool run_one() = 0;
 
  protected:
@@ -23,8 +23,8 @@ class TaskSource {
   int slot_ = -1;
 };
 
-/// Lets a thread pause between the chunks of its loops, to yield to others within a long node. Helpers then leave the loop, so that only
-/// its owner waits.
+/// Lets a thread pause between the chunks of its loops, to let others compute within a long node. Helpers then leave the loop, so that only
+/// the thread that began it waits.
 class LoopBreak {
  public:
   virtual bool wanted() const noexcept = 0;
@@ -35,8 +35,8 @@ class LoopBreak {
   ~LoopBreak() = default;
 };
 
-/// While an object of this class lives, `loop_break` is called between chunks of loops that this thread begins. The caller must hold no
-/// lock that threads may need for which it waits. Null: no breaks.
+/// While an object of this class lives, `loop_break` is called between chunks of loops that this thread begins. The thread must hold no
+/// lock that is needed by threads for which the break waits. Null: no breaks.
 class LoopBreakScope {
  public:
   explicit LoopBreakScope(LoopBreak* loop_break);
@@ -59,7 +59,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const noexcept;
-  /// A thread's next chunk comes about this many chunks later, in a loop that this thread begins now.
+  /// Returns about how many chunks lie between two consecutive chunks of a thread, in a loop that this thread begins now.
   int64_t chunks_ahead() const noexcept;
 
   /// The process's shared pool, made at the first call.
@@ -77,13 +77,13 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  /// Offers a source to the workers. Returns false if the table of regions is full or the pool has one thread: the owner then works alone.
+  /// Offers a source to the workers. Returns false if the table of regions is full or no worker is free: the owner then works alone.
   bool attach(TaskSource& source);
-  /// Announces a piece to claim, and wakes sleeping workers. @pre attached
+  /// Announces a task to claim, and wakes sleeping workers. @pre attached
   void announce(TaskSource& source);
-  /// Returns when no worker is inside the source.
+  /// Ends the offer of a source. Returns when no worker uses it any more.
   void detach(TaskSource& source);
-  /// Waits until `done(context)` is true, and helps with parallel loops meanwhile. The thread that makes it true must call nudge().
+  /// Helps with other parallel loops, or sleeps, until `done(context)` is true. The thread that makes it true calls nudge().
   void help_until(bool (*done)(void*), void* context);
   void nudge();
 
@@ -96,9 +96,9 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Counts the runs that use the pool at once; each run makes one on its thread. With n such callers, loops get n - 1 helpers fewer. The
-/// reason: the pool has as many threads as CPUs, so a helper beside n busy callers would lose its CPU in the middle of a chunk, and the
-/// loop would wait for it. If there are as many callers as threads, each works alone. Nested ones on the same thread count once.
+/// Counts the runs that use the pool at once; each run has one object on its thread. With n such callers, loops get n - 1 helpers fewer.
+/// The reason: the pool has as many threads as CPUs, so a helper beside n busy callers would lose its CPU in the middle of a chunk, and the
+/// loop would wait for it. If there are as many callers as threads, each works alone. Nested objects on one thread count once.
 class PoolCaller {
  public:
   explicit PoolCaller(ThreadPool* pool);
@@ -106,7 +106,7 @@ class PoolCaller {
   PoolCaller(const PoolCaller&) = delete;
   PoolCaller& operator=(const PoolCaller&) = delete;
 
-  /// While it lives, the thread's run does not count, because it sleeps.
+  /// While an object of this class lives, the thread's run is not counted, because it sleeps.
   class Away {
    public:
     Away();
@@ -122,8 +122,8 @@ class PoolCaller {
   ThreadPool* pool_;  // null: this object does not count
 };
 
-/// While it lives, loops that this thread begins use at most `max_threads` threads of any pool, including this one. Loops nested in them
-/// stay on their thread, so that the limit holds overall. Limits nest; the smallest applies.
+/// While an object lives, loops that this thread begins use at most `max_threads` threads of any pool, including this one. Loops nested in
+/// them stay on their thread, so that the limit holds overall. Limits nest; the smallest applies.
 class ParallelLimit {
  public:
   explicit ParallelLimit(int max_threads);

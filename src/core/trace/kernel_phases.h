@@ -1,5 +1,5 @@
-// Phases within kernels, such as packing or products, for profiles that ask for them. A kernel marks phases on any of its threads. The
-// thread knows the current node, and parallel loops pass it to helpers.
+// Phases within kernels, such as packing or products, for profiles that ask for them. A kernel marks phases on any of its threads. Each
+// thread stores the node that it works on, which parallel loops pass on to helpers.
 #pragma once
 
 #include <atomic>
@@ -10,11 +10,11 @@ namespace treadle {
 
 enum class KernelPhase : uint8_t {
   none,
-  pack,              ///< operands are reordered for products, rounded or transposed
+  pack,              ///< reorders, rounds or transposes operands for matrix products
   windows,           ///< convolution: the elements that each output reads are gathered into a matrix (im2col)
   borders,           ///< convolution: the image is copied with its padding
   input_transform,   ///< transforms the input for Winograd's method
-  compute,           ///< products, with the epilogue fused into them
+  compute,           ///< matrix products, with the epilogue fused into them
   output_transform,  ///< Winograd's output transform with bias and residual; sums of overlapping windows (col2im)
   epilogue,          ///< bias, activation or scale, as a separate pass
   scores,            ///< attention: queries times keys
@@ -44,10 +44,10 @@ struct PhaseState {
   static PhaseState current() noexcept;
 };
 
-/// While it lives, phases on this thread belong to this node.
+/// While an object lives, phases on this thread are recorded for this node.
 class PhaseNode {
  public:
-  /// @param recorded  false: does nothing
+  /// @param recorded  false: the object does nothing
   /// @param whole     the phase of the whole kernel; none: the kernel marks phases itself
   PhaseNode(bool recorded, uint32_t node, uint16_t run, KernelPhase whole = KernelPhase::none) noexcept : recorded_(recorded) {
     if (recorded) [[unlikely]]
@@ -68,8 +68,8 @@ class PhaseNode {
   PhaseState before_;
 };
 
-/// Records a phase, from here to the end of the block. Phases nest; a product inside another phase counts as that phase. Costs one load if
-/// no profile wants phases.
+/// Records a phase, from here to the end of the block. Phases nest; the time of a product inside another phase counts as that phase. Costs
+/// one load if no profile wants phases.
 class PhaseScope {
  public:
   explicit PhaseScope(KernelPhase phase) noexcept {
@@ -112,7 +112,7 @@ class PhaseGuest {
   PhaseGuest(const PhaseGuest&) = delete;
   PhaseGuest& operator=(const PhaseGuest&) = delete;
 
-  /// Called if the helper did nothing: it is not recorded.
+  /// Called if the helper did nothing: its time is then not recorded.
   void forget() noexcept { idle_ = true; }
 
  private:

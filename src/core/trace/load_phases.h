@@ -1,5 +1,5 @@
-// Nested phases of loading a model, on the loading thread. They are recorded if the thread has a LoadPhases::Scope, at two clock readings
-// each; otherwise a Phase costs one branch.
+// Nested phases of loading a model, on the loading thread. If the thread has a LoadPhases::Scope, a Phase is recorded and costs two clock
+// readings; otherwise it costs one branch.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct LoadPhase {
   uint64_t start = 0, end = 0;  ///< times in ticks of read_ticks()
 };
 
-/// Thread-safe, except for scopes: only one thread at a time adds phases.
+/// The phases of one load. Thread-safe, except for scopes: only one thread at a time may add phases.
 class LoadPhases {
  public:
-  /// While it lives, phases that begin on this thread are recorded. Scopes nest.
+  /// While an object lives, phases that begin on this thread are recorded. Scopes nest.
   class Scope {
    public:
     explicit Scope(LoadPhases& phases) noexcept : before_(current_) { current_ = &phases; }
@@ -59,15 +59,15 @@ class LoadPhases {
 
   /// Maximum number of phases that are kept. It limits memory for sessions that repeatedly make new graphs.
   static constexpr size_t kMost = 20'000;
-  /// Appends the phases of another load; nothing if there would be more than kMost.
+  /// Appends the phases of another load, unless there would then be more than kMost.
   void add(const LoadPhases& others);
-  /// Phases in the order of their begins. Those still open end now.
+  /// Returns the phases in the order of their begins. Phases that are still open end now.
   std::vector<LoadPhase> phases() const;
 
  private:
   struct Noted {
     std::string_view name;
-    std::shared_ptr<const std::string> own;  // owns the name if it is no literal
+    std::shared_ptr<const std::string> own;  // owns the name if it is not a literal
     int32_t parent = -1;
     uint64_t start = 0, end = 0;
   };

@@ -6,7 +6,7 @@ namespace {
 std::atomic<uint64_t> next_number{1};
 
 void write(RecordKind kind, const MemoryAccount* account, int64_t bytes, int64_t packed) {
-  // Stores the account in the field `end`. A profile selects the records of its session by it (Recorder::collect).
+  // Stores the account in the record's field `end`. A profile selects the records of its session by this account (Recorder::collect).
   Recorder::of_process().record(MemoryHolder::name(), kind, read_ticks(), reinterpret_cast<uintptr_t>(account), bytes, packed);
 }
 

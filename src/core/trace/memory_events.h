@@ -1,4 +1,4 @@
-// Records of memory blocks: who took how much for what, and when it was freed. Only written if a profile asks for them.
+// Records of memory blocks, for profiles that ask for them: who allocated a block, its size and purpose, and when it was freed.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ class MemoryHolder {
   uint32_t before_;
 };
 
-/// Records allocation and release of one block. Each block has a unique number, since addresses are used again; 0 if nothing was recorded
-/// when the block was allocated.
+/// Records allocation and release of one block. Each block has a unique number, since addresses are used again; the number is 0 if nothing
+/// was recorded when the block was allocated.
 class BlockRecord {
  public:
   void taken(const MemoryAccount* account, MemoryClass memory_class, size_t size_bytes) noexcept {

@@ -19,11 +19,11 @@ namespace treadle {
 
 /// Histogram buckets of times in ticks: four per power of two, so that bounds are at most 25 % apart.
 struct TickBuckets {
-  static constexpr size_t kCount = 160;  // up to 2^41 ticks, about ten minutes; longer times go into the last bucket
+  static constexpr size_t kCount = 160;  // number of buckets, up to 2^41 ticks or about ten minutes; longer times go into the last one
 
   static size_t of(uint64_t ticks) noexcept {
     if (ticks < 8) return static_cast<size_t>(ticks);
-    const auto exponent = static_cast<size_t>(std::bit_width(ticks)) - 1;  // at least 3, since smaller counts have a bucket each
+    const auto exponent = static_cast<size_t>(std::bit_width(ticks)) - 1;  // at least 3, since smaller numbers of ticks have a bucket each
     return std::min(kCount - 1, 8 + (exponent - 3) * 4 + static_cast<size_t>(ticks >> (exponent - 2) & 3U));
   }
   /// Returns the lower bound of a bucket.
@@ -48,25 +48,25 @@ struct CountedNode {
 };
 using CountedNodes = std::vector<CountedNode>;
 
-/// Counters for the nodes of one program, in one frame.
+/// Counters for the nodes of one program, in one frame (the state of a run).
 class NodeCounters {
  public:
   explicit NodeCounters(size_t num_nodes) : nodes_(num_nodes) {}
 
-  /// Use if only one thread counts at a time: it needs no locked instruction.
+  /// Adds an execution. For use if only one thread counts at a time: needs no locked instruction.
   void add(size_t node, uint64_t ticks) noexcept {
     Node& at = nodes_[node];
     plus(at.total, ticks);
     plus(at.counts[TickBuckets::of(ticks)], 1);
   }
-  /// Use if several threads may run nodes.
+  /// Adds an execution. For use if several threads may run nodes.
   void add_shared(size_t node, uint64_t ticks) noexcept {
     Node& at = nodes_[node];
     at.total.fetch_add(ticks, std::memory_order_relaxed);
     at.counts[TickBuckets::of(ticks)].fetch_add(1, std::memory_order_relaxed);
   }
-  /// Counts consecutive runs of the only counting thread. Together they take half the time: a bucket depends on the clock, and counting one
-  /// by one would delay the reads of the next kernel.
+  /// An execution of a node. The only counting thread may add several at once, in half the time: a bucket depends on the clock, and
+  /// counting each execution at once would delay the memory reads of the next kernel.
   struct Run {
     uint64_t ticks;
     size_t node;
@@ -86,7 +86,7 @@ class NodeCounters {
   std::vector<Node> nodes_;
 };
 
-/// Counts the nodes that one thread runs in a row.
+/// Collects the executions of nodes by one thread, and adds them to the counters in groups.
 class NodeCountWriter {
  public:
   /// @param counters  null: nothing is counted
@@ -111,14 +111,14 @@ class NodeCountWriter {
   std::array<NodeCounters::Run, 64> runs_;
 };
 
-/// The counters of all frames of a program. Each frame has separate ones. Thread-safe.
+/// The counters of all frames (states of runs) of a program. Each frame has separate ones. Thread-safe.
 class NodeCounterList {
  public:
   /// Adds counters, which live as long as the list.
   NodeCounters& make(size_t num_nodes);
   TickHistogram sum(size_t node) const;
-  /// Threads that run nodes may add executions that began or ended before the reset after it. One that adds during the reset may also
-  /// restore a node's old count.
+  /// Sets all counters to 0. Later, threads may still add executions that began or ended before. A thread that adds an execution during the
+  /// reset may also restore a node's old count.
   void reset() noexcept;
 
  private:

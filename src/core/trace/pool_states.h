@@ -1,4 +1,4 @@
-// Records what threads of a pool do and wait for, for all open profiles.
+// Records what the threads of a pool do and wait for, for all open profiles.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// The time in ticks of records; 0: no profile is open.
+/// Returns the time in ticks of read_ticks(); 0: no profile is open.
 inline uint64_t pool_state_clock() noexcept { return RecordWindow::any() ? read_ticks() : 0; }
 
 /// Records a state of the calling thread. Does nothing if either time is 0.

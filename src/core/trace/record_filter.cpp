@@ -9,17 +9,17 @@ namespace {
 
 bool is_range(RecordKind kind) { return kind == RecordKind::user || kind == RecordKind::python; }
 
-/// Marks a range that is open: the record of its end supplies its name. Records of ranges do not use the field otherwise.
+/// The value of Record::run in an open range whose name only the record of its end has. Other records of ranges do not use that field.
 constexpr uint16_t kUnnamed = 1;
 bool is_unnamed(const Record& open) { return open.run == kUnnamed; }
 
-/// Orders ranges so that those with the same start, name and kind, which are the same range, are equal.
+/// Orders ranges by start, name and kind. Records that agree in these describe the same range, so they compare equal.
 struct BySameRange {
   static auto key(const Record& range) { return std::tuple(range.start, range.name, range.kind); }
   bool operator()(const Record& a, const Record& b) const { return key(a) < key(b); }
 };
 
-/// Finds the ends of the innermost ranges and runs around moments in ascending order.
+/// For moments in ascending order: finds the end of the innermost range or run around each.
 class EndsAround {
  public:
   explicit EndsAround(const std::vector<Record>& records) {
@@ -44,11 +44,11 @@ class EndsAround {
 
   std::vector<Record> around_;
   size_t next_ = 0;
-  std::vector<uint64_t> under_way_;  // ends, of inner ones last
+  std::vector<uint64_t> under_way_;  // ends of the open ranges and runs, innermost last
 };
 
-/// Returns until when a range that began at `start` is known to have been open, as its end may be among lost records. Nullopt if it began
-/// during a loss.
+/// Returns the time until which a range that began at `start` is known to have been open, since its end may be among lost records. Nullopt:
+/// it began while records were lost.
 std::optional<uint64_t> known_until(const Recording& recording, const std::vector<Record>& records, uint64_t start) {
   const auto gap = std::find_if(recording.gaps.begin(), recording.gaps.end(), [&](const auto& lost) { return lost.second > start; });
   if (gap == recording.gaps.end()) return UINT64_MAX;
@@ -90,7 +90,7 @@ void RecordPicker::take(Record record, Recording::Thread& thread) {
     return;
   }
   if (is_range(record.kind)) close_open(record, thread.index);
-  // Nodes end before their run does. All that began within a wanted run belongs to it, whatever its name.
+  // Nodes end, and are recorded, before their run. Unknown nodes that began after a wanted run began are part of that run.
   if (record.kind == RecordKind::run) {
     for (uint64_t start : strangers_) recording_.unknown += start >= record.start;
     strangers_.clear();
@@ -98,7 +98,7 @@ void RecordPicker::take(Record record, Recording::Thread& thread) {
   thread.records.push_back(record);
 }
 
-// Looks on the thread where it began. Usually it is the last one.
+// Removes an ended range from the open ranges of its thread.
 void RecordPicker::close_open(const Record& ended, uint32_t thread) {
   if (thread >= open_.size()) return;
   std::vector<Record>& open = open_[thread];
@@ -110,8 +110,8 @@ void RecordPicker::close_open(const Record& ended, uint32_t thread) {
     }
 }
 
-// Removes ranges that ended on another thread, or whose end was recorded before their begin. There are few of them, so one pass over all
-// records is enough.
+// Removes from the open ranges those that ended on another thread, or whose end was recorded before their begin. There are few open ranges,
+// so one pass over all records is enough.
 void RecordPicker::drop_ended_elsewhere() {
   std::vector<Record> open;
   for (const std::vector<Record>& of_thread : open_) open.insert(open.end(), of_thread.begin(), of_thread.end());
@@ -127,7 +127,7 @@ void RecordPicker::drop_ended_elsewhere() {
   drop_unnamed_ended_elsewhere();
 }
 
-// Unnamed ranges are matched by their starts alone.
+// Like drop_ended_elsewhere(), for ranges without a name, which are matched by their starts alone.
 void RecordPicker::drop_unnamed_ended_elsewhere() {
   std::unordered_set<uint64_t> starts;
   for (const std::vector<Record>& of_thread : open_)

@@ -14,11 +14,11 @@ namespace treadle {
 
 /// The records that a profile wants.
 struct RecordFilter {
-  uint64_t from = 0;                             ///< ticks: earlier beginnings are left out
-  std::unordered_map<uint32_t, uint32_t> names;  ///< from a reserved name to its index in `texts`; other reserved names are left out
-  std::vector<RecordName> texts;                 ///< the first texts of the result
+  uint64_t from = 0;                             ///< in ticks: records that begin earlier are left out
+  std::unordered_map<uint32_t, uint32_t> names;  ///< maps reserved names to indices in `texts`; records with other ones are left out
+  std::vector<RecordName> texts;                 ///< names with which the result's name table begins
   uint64_t account = 0;                          ///< address of the MemoryAccount whose blocks are wanted; 0: none
-  bool kernel_phases = false;                    ///< phases of kernels, and on which threads they run
+  bool kernel_phases = false;                    ///< true: also phases of kernels, and the threads that they run on
   bool python_calls = false;
 };
 
@@ -48,8 +48,8 @@ class RecordPicker {
   RecordPicker(const RecordFilter& filter, const std::vector<RecordName>& interned, Recording& recording)
       : filter_(filter), interned_(interned), recording_(recording) {}
   void take(Record record, Recording::Thread& thread);
-  /// Ends ranges that were never closed: at the end of the innermost range or run around them on their thread, otherwise at `until` or at
-  /// the thread's last record. @pre the threads are those of the recording
+  /// Closes each range that is still open: at the end of the innermost range or run around the range on its thread, otherwise at `until` or
+  /// at the thread's last record. @pre the threads are those of the recording
   void end_open_ranges(uint64_t until);
 
  private:

@@ -39,7 +39,7 @@ int64_t steady_ns() {
 
 std::atomic<uint64_t> next_recorder_id{1};  // 0 means no recorder
 
-constexpr size_t kMaxInternedNames = 1U << 20U;  // for ranges that programs mark; a program may invent ever new names
+constexpr size_t kMaxInternedNames = 1U << 20U;  // limits the names of ranges, since a program may mark ranges with ever new names
 std::atomic<uint32_t> next_reserved_name{1U << 24U};
 
 constinit thread_local bool thread_is_ending = false;
@@ -48,8 +48,8 @@ int64_t unix_now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-constexpr size_t kMostLateBegins = 1U << 16U;  // exceeds the number of calls that are open at once; limits the memory
-constexpr size_t kMostAnchors = 1024;          // beyond, every second one is dropped, and they become rarer
+constexpr size_t kMostLateBegins = 1U << 16U;  // more than the calls that are open at once; limits the memory
+constexpr size_t kMostAnchors = 1024;          // if there are more, every second one is dropped, and later anchors become rarer
 
 uint64_t blocks_for(uint64_t records, uint32_t block_events) { return records / block_events + (records % block_events != 0); }
 
@@ -68,7 +68,7 @@ double Recording::steady_ns(uint64_t ticks) const {
   return since_first(from) + part * (since_first(*after) - since_first(from));
 }
 
-// Reads all clocks at one moment: the try with the shortest duration was interrupted least.
+// Reads all clocks at about the same moment: uses the fastest of several tries, which was interrupted least.
 ClockAnchor Recorder::read_anchor() noexcept {
   ClockAnchor best;
   uint64_t least = ~uint64_t{0};
@@ -82,7 +82,7 @@ ClockAnchor Recorder::read_anchor() noexcept {
 }
 
 void Recorder::add_anchor() noexcept {
-  const std::unique_lock lock(mutex_, std::try_to_lock);  // the holder may be adding an anchor already
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // whoever holds the lock may be adding an anchor already
   if (lock && !windows_.empty() && read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) keep_anchor(read_anchor());
 }
 
@@ -95,9 +95,9 @@ void Recorder::keep_anchor(const ClockAnchor& anchor) noexcept {
     }
     anchors_.push_back(anchor);
   } catch (const std::exception&) {
-    // If there is no memory for this anchor, times are converted by the others.
+    // If there is no memory for this anchor, times are converted by the other anchors.
   }
-  // A new recorder does not know its rate yet, so the next anchor comes sooner and improves it.
+  // A new recorder does not know the rate of its clock yet, so the next anchor comes sooner and improves the rate.
   constexpr uint64_t kFewTicks = uint64_t{1} << 24U;
   constexpr int64_t kKnownAfterNs = 10'000'000;
   const int64_t ns = anchor.steady_ns - start_ns_;
@@ -165,7 +165,7 @@ uint16_t Recorder::next_run() noexcept {
 }
 
 void Recorder::lose(uint64_t from) noexcept {
-  if (from < wanted_from_.load(std::memory_order_acquire)) return;  // of a run that continues after all profiles ended
+  if (from < wanted_from_.load(std::memory_order_acquire)) return;  // the record is of a run that continues after all profiles ended
   dropped_.fetch_add(1, std::memory_order_relaxed);
   uint64_t seen = lost_from_.load(std::memory_order_relaxed);
   while (from < seen && !lost_from_.compare_exchange_weak(seen, from, std::memory_order_relaxed)) {
@@ -174,8 +174,8 @@ void Recorder::lose(uint64_t from) noexcept {
 
 Recorder::Block* Recorder::new_block() noexcept {
   const uint64_t before = blocks_.fetch_add(1, std::memory_order_relaxed), most = max_blocks_.load(std::memory_order_relaxed);
-  // Blocks that other threads are filling do not count. Otherwise this thread could find no free block as long as those threads exist, if
-  // there are few blocks.
+  // Each other thread may hold a block that is not full; such blocks do not count. Otherwise, with a low limit, this thread might find no
+  // free block as long as those threads exist.
   const auto others = [&] {
     std::lock_guard lock(mutex_);
     return logs_.size() - (current_.recorder == id_ && current_.log ? 1 : 0);
@@ -396,7 +396,7 @@ double Recorder::ns_per_tick() const {
   return recording.ns_per_tick;
 }
 
-// Sets both clocks at the start, and the rate since the recorder was made.
+// Sets the start in ticks and in wall-clock time, and the rate of ticks since the recorder was made.
 void Recorder::start_of(Recording& recording, uint64_t start_ticks) const {
   const ClockAnchor now = read_anchor();
   if (now.ticks > start_ticks_ && now.steady_ns > start_ns_)
@@ -415,7 +415,7 @@ void Recorder::visit(Recording& recording, const Take& take) const {
       const bool full = block->full.load(std::memory_order_acquire);
       const uint32_t used = block->used.load(std::memory_order_acquire);
       each_record({block->events, used}, [&](const Record& record) { take(record, recording.threads.back()); });
-      if (!full) break;  // since this was read, the thread may have filled it and continued in the next one: reading that would leave a gap
+      if (!full) break;  // the thread may have filled this block by now and continued in the next one: reading that would leave a gap
     }
   }
   for (const auto& [system_id, event] : late_) {
@@ -442,7 +442,7 @@ Recording Recorder::collect(const RecordFilter& filter, const RecordWindow& wind
   start_of(recording, window.start());
   recording.names = filter.texts;
   std::lock_guard lock(mutex_);
-  // Copies the anchors from the last one before the window on.
+  // Copies the anchors, beginning with the last one before the window.
   const auto first = std::upper_bound(anchors_.begin(), anchors_.end(), window.start(),
                                       [](uint64_t ticks, const ClockAnchor& anchor) { return ticks < anchor.ticks; });
   recording.anchors.insert(recording.anchors.begin(), first == anchors_.begin() ? first : first - 1, anchors_.end());

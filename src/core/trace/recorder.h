@@ -1,6 +1,6 @@
 // The write side of the profiler: each thread appends fixed-size records, with cycle-counter times, to its own blocks. There is one
 // recorder per process, and a profile is a window on it (an interval of time). Any number of simultaneous profiles cost as much as one.
-// Records that no window needs are freed. A recording site holds a `Recorder*`. Null means off and costs one well-predicted branch.
+// Records that no window needs are freed. Code that records holds a `Recorder*`; null means off and costs one well-predicted branch.
 //   RecordScope scope(recorder, name_of_node, RecordKind::node);
 #pragma once
 
@@ -26,7 +26,7 @@ namespace treadle {
 
 enum class RecordKind : uint8_t {
   run,            ///< a call of the session
-  node,           ///< a node's kernel; arguments, if bound in the run and known: floating-point operations, bytes
+  node,           ///< a node's kernel; arguments, if the run bound its extents and they are known: floating-point operations, bytes
   chunk,          ///< a helper's part in the loops of a node, with the node's name
   copy,           ///< a copy between devices, on the stream that makes it; arg1: bytes
   wait,           ///< a wait for another thread, a stream or a lock
@@ -105,15 +105,15 @@ struct Recording {
   };
   std::vector<RecordName> names;
   std::vector<Thread> threads;
-  uint64_t dropped = 0;      ///< records beyond the limit
-  uint64_t unknown = 0;      ///< records in a wanted run, of nodes without a known name
-  uint64_t start_ticks = 0;  ///< times are relative to it
+  uint64_t dropped = 0;      ///< number of records that exceeded the limit
+  uint64_t unknown = 0;      ///< number of records in a wanted run whose nodes have no known name
+  uint64_t start_ticks = 0;  ///< the recording's start, to which times are relative
   double ns_per_tick = 1;
   int64_t start_unix_ns = 0;  ///< wall-clock time of start_ticks
   /// Between these ticks, no record is missing, except in `gaps`.
   uint64_t complete_from = 0, complete_until = UINT64_MAX;
   std::vector<std::pair<uint64_t, uint64_t>> gaps;  ///< ranges of ticks in which records were dropped
-  /// About one per second, ascending. Between two anchors their own rate applies, so that clocks of varying speed are followed.
+  /// About one per second, ascending. Times between two anchors are interpolated, so that the clock may vary in speed.
   std::vector<ClockAnchor> anchors;
 
   /// Returns the nanoseconds from start_ticks to `ticks`.
@@ -126,13 +126,13 @@ struct Recording {
   double steady_ns(uint64_t ticks) const;  // returns nanoseconds since the first anchor
 };
 
-/// A record as it is stored. Arguments, which most records lack, are in the event after it.
+/// A record as it is stored. Arguments, which most records lack, are stored in the event that follows.
 struct RecordEvent {
   uint64_t start, end;  // in an event that carries arguments, these are arg0 and arg1
   uint32_t name;
   RecordKind kind;
   bool has_arguments : 1;
-  uint8_t phase : 7;  // KernelPhase; for `begin`: kind of the range
+  uint8_t phase : 7;  // KernelPhase; for RecordKind::begin: kind of the range
   uint16_t run;
 };
 static_assert(sizeof(RecordEvent) == 24);
@@ -152,14 +152,14 @@ class Recorder {
  public:
   static constexpr uint64_t kDefaultRecords = 50'000'000;
 
-  /// @param max_records  for all threads together, at 24 bytes each and as many for arguments; rounded up to whole blocks. Each additional
-  /// thread may fill one block more. Records beyond are counted and dropped.
+  /// @param max_records  limit for all threads together, rounded up to whole blocks. A record takes 24 bytes, and 24 more for arguments.
+  /// Each additional thread may fill one block more. Further records are counted and dropped.
   explicit Recorder(uint64_t max_records = kDefaultRecords);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// The recorder that sessions write to. It holds nothing without a window. Never destroyed.
+  /// The recorder that sessions write to. It keeps no records unless a RecordWindow exists. Never destroyed.
   static Recorder& of_process();
 
   /// Returns the id of a name. The same text always has the same id and the labels of its first use. Takes a lock, so it must not be called
@@ -171,7 +171,7 @@ class Recorder {
   static uint32_t reserve_names(size_t count) noexcept;
 
   static constexpr bool is_reserved(uint32_t name) noexcept { return name >= kFirstReservedName; }
-  /// Interned names, from the id `first` on.
+  /// Returns the interned names, beginning with the id `first`.
   std::vector<RecordName> names_from(size_t first) const;
 
   /// Returns a number that distinguishes the run's records from those of concurrent runs. Numbers repeat after 65,535 runs.
@@ -203,19 +203,19 @@ class Recorder {
 
   /// Copies all records so far. Threads may record at the same time; their new records may be missing.
   Recording collect() const;
-  /// Selects for one profile: ranges of the program, records with the filter's names, and blocks of its account.
+  /// Collects for one profile: ranges of the program, records with the filter's names, and memory blocks of the filter's account.
   Recording collect(const RecordFilter& filter, const RecordWindow& window) const;
   int64_t unix_ns(uint64_t ticks) const;
   /// Rate of the clock of records, measured since the recorder was made.
   double ns_per_tick() const;
-  /// Adds an anchor if the last one is old. Otherwise costs one clock reading.
+  /// Adds a ClockAnchor if the last one is old. Otherwise costs one clock reading.
   void anchor_if_due() noexcept {
     if (read_ticks() >= anchor_due_.load(std::memory_order_relaxed)) [[unlikely]]
       add_anchor();
   }
   /// Reads the clocks now.
   static ClockAnchor read_anchor() noexcept;
-  /// Bytes of all blocks.
+  /// Returns the bytes of all blocks of records.
   uint64_t held_bytes() const noexcept { return blocks_.load(std::memory_order_relaxed) * sizeof(Block); }
 
  private:
@@ -290,7 +290,7 @@ class Recorder {
   std::atomic<uint64_t> max_blocks_;
   std::atomic<bool> keeps_last_{false};
   std::atomic<uint64_t> blocks_{0}, dropped_{0};
-  // Range of ticks of dropped records: of those that found no free block, and of those that were dropped for newer ones.
+  // Ticks of dropped records: the earliest that found no free block, and the latest that was dropped for newer ones.
   std::atomic<uint64_t> lost_from_{UINT64_MAX}, lost_until_{0};
   std::atomic<uint64_t> wanted_from_{0};  // in ticks: where the first window begins; without windows no record is needed
   uint64_t start_ticks_ = 0;

@@ -15,7 +15,7 @@ namespace treadle {
 class MemoryRoom {
  public:
   /// Makes memory available, and charges the account. @return true if the account has been charged; false if no memory could be freed.
-  /// @throws an error that ends the run meanwhile
+  /// @throws the run's error, if the run ends in the meantime
   virtual bool charge(MemoryAccount& account, MemoryClass memory_class, size_t size_bytes) = 0;
 
  protected:
@@ -32,8 +32,8 @@ struct AllocationContext {
   void charge(MemoryClass memory_class, size_t size_bytes) const;
 };
 
-/// While it lives, Storage::allocate() on this thread takes memory from `context` and charges it under `memory_class`. Scopes nest. Blocks
-/// keep the allocator and account alive, and may be freed from any thread.
+/// While an object lives, Storage::allocate() on this thread takes memory from `context` and charges it under `memory_class`. Scopes nest.
+/// Blocks keep the allocator and account alive, and may be freed from any thread.
 class AllocationScope {
  public:
   /// @param context  must outlive the scope; null: memory is allocated as if there were no scope
@@ -45,7 +45,7 @@ class AllocationScope {
   /// Returns the thread's innermost context; null outside of scopes.
   static const AllocationContext* current() noexcept;
   static MemoryClass current_class() noexcept;
-  /// Bytes that this thread has allocated in scopes so far.
+  /// Returns the bytes that this thread has allocated in scopes so far.
   static size_t allocated_bytes() noexcept;
   static void count_allocation(size_t size_bytes) noexcept;
 
@@ -60,7 +60,7 @@ void hand_over(const std::shared_ptr<Storage>& storage) noexcept;
 /// Charges the account of a string tensor for the present texts, instead of those at the previous call. Does nothing for other tensors, or
 /// if no account is charged for the elements. @throws Error(resource_exhausted) as MemoryAccount::charge()
 void charge_texts(const Tensor& tensor);
-/// The allocator that a block came from; null if no scope provided it.
+/// Returns the allocator that a block came from; null if no scope provided one.
 const Allocator* allocator_of(const std::shared_ptr<Storage>& storage) noexcept;
 /// Returns the account that is charged for a block; null if none is.
 const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcept;
@@ -69,15 +69,15 @@ const MemoryAccount* account_of(const std::shared_ptr<Storage>& storage) noexcep
 /// least 2000, of which …". Records the refusal.
 /// @param asker    the account to be charged; the limit belongs to it or to a parent
 /// @param whose    name of the account with the limit.
-/// @param details  follows the bytes: ", of which …"
+/// @param details  text that follows the bytes: ", of which …"
 [[noreturn]] void throw_limit_too_low(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t least_bytes,
                                       std::string_view details);
-/// Throws the error for memory that others use: "the memory limit of 1000 bytes of the session leaves no 200 bytes for io: 900 are in use;
-/// …".
+/// Throws the error for a limit that is reached because much memory is in use: "the memory limit of 1000 bytes of the session leaves no 200
+/// bytes for io: 900 are in use; …".
 [[noreturn]] void throw_limit_reached(const MemoryAccount* asker, size_t limit_bytes, std::string_view whose, size_t size_bytes,
                                       std::string_view what, size_t used_bytes, std::string_view details);
 
-/// Charges an account while it lives, for memory that Storage::allocate() did not make.
+/// While an object lives, it charges an account for memory that Storage::allocate() did not make.
 class MemoryCharge {
  public:
   MemoryCharge() = default;

@@ -10,7 +10,7 @@
 namespace treadle {
 namespace {
 
-// Checks eight bytes at a time, without leaving early: every run checks large masks.
+// Checks eight bytes at a time, without an early exit, which is fastest for valid masks: every run checks its masks, even large ones.
 bool all_valid(const std::byte* bytes, size_t count) {
   uint64_t words = 0, rest = 0;
   size_t i = 0;

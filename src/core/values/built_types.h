@@ -22,8 +22,8 @@ template <typename T>
 inline constexpr bool kIsBuilt = true;
 #endif
 
-/// A function that only differentiation and export use. The small library does neither, so it stores no pointer, and the linker drops the
-/// functions.
+/// A pointer to a function that only differentiation and export use. The small library does neither, so it stores no pointer, and the
+/// linker drops the functions.
 #ifdef TREADLE_TRAINING_RUNTIME
 template <typename Fn>
 struct TrainingFunction {

@@ -9,7 +9,7 @@ namespace {
   throw Error(ErrorCode::invalid_argument, std::string("expected a ") + wanted + ", got " + describe(datum));
 }
 
-// Returns the element type as text: the dtype for tensors. A sequence of maps has no element type, so that its first map is described.
+// Returns the element type as text: the dtype for tensors. A sequence of maps has no element type, so the text describes its first map.
 std::string element_text(const Sequence& sequence) {
   const bool has_maps = sequence.element_dtype == DType::undefined && !sequence.elements.empty();
   return has_maps ? describe(sequence.elements[0]) : std::string(short_name_of(sequence.element_dtype));

@@ -82,7 +82,7 @@ Extent extent_bytes(const Shape& shape, const Shape& strides, int64_t element_by
   return extent;
 }
 
-// @param release  calls the owner's deleter; not called if this throws
+// Makes a tensor that views the memory of `source`. @param release  calls the owner's deleter; not called if this function throws
 Tensor view_of(const DLTensor& source, bool writable, std::function<void()> release) {
   if (!host_readable(source.device.device_type))
     refuse(ErrorCode::not_implemented,

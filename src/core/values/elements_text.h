@@ -1,4 +1,4 @@
-// Elements of small tensors as text, for people.
+// The elements of small tensors as text that people read.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace treadle {
 
-/// Returns "2,-1", "0.5", "true". Empty for string, packed and complex dtypes, and if there are no elements.
+/// Returns the elements, such as "2,-1", "0.5" or "true". Empty for string, packed and complex dtypes, and if there are no elements.
 std::string elements_text(const Tensor& tensor);
 
 }  // namespace treadle

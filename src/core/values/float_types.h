@@ -32,7 +32,7 @@ constexpr uint16_t float_to_half_bits(float value) {
   auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
   bits &= 0x7FFFFFFFU;
   if (bits > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U | ((bits >> 13) & 0x3FFU));
-  if (bits >= 0x47800000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 65536 and above; rounding below carries into infinity
+  if (bits >= 0x47800000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 65536 and above; smaller numbers may round to infinity below
   if (bits < 0x38800000U) {                                               // values below 2^-14 are subnormal
     // After adding 0.5, the last bit of the float has the weight of a half subnormal, 2^-24. The addition rounds to nearest even.
     float shifted = std::bit_cast<float>(bits) + 0.5F;
@@ -119,7 +119,7 @@ template <MiniFloatFormat kFormat>
 struct MiniFloat {
   static constexpr int kBits = 1 + kFormat.exponent_bits + kFormat.mantissa_bits;
   static constexpr uint8_t kSign = static_cast<uint8_t>(1U << (kBits - 1));
-  // Exists only in the ieee format.
+  // The code of infinity, which only the ieee format has.
   static constexpr uint8_t kInfinity = static_cast<uint8_t>(((1U << kFormat.exponent_bits) - 1U) << kFormat.mantissa_bits);
   static constexpr uint8_t kMax = kFormat.specials == Specials::ieee           ? kInfinity - 1
                                   : kFormat.specials == Specials::nan_all_ones ? kSign - 2
@@ -156,7 +156,7 @@ struct MiniFloat {
 
  private:
   static constexpr float decode(unsigned code) {
-    if (code > 2U * kSign - 1U) return 0;  // ignores bits beyond a narrower format
+    if (code > 2U * kSign - 1U) return 0;  // codes with more bits than the format do not occur
     unsigned magnitude = code & (kSign - 1U);
     bool negative = (code & kSign) != 0;
     constexpr float kQuiet = std::numeric_limits<float>::quiet_NaN();

@@ -19,7 +19,7 @@ struct HeldMemory {
   std::vector<Account> accounts;  ///< the account that refused, and its parents
 };
 
-/// Null if there is no account, or too little memory for a snapshot.
+/// Returns a snapshot of the account and its parents; null if there is no account, or too little memory for a snapshot.
 std::shared_ptr<const HeldMemory> held_memory(const MemoryAccount* account) noexcept;
 
 }  // namespace treadle

@@ -30,10 +30,10 @@ constexpr size_t kPage = 65'536;  // a multiple of all page sizes in use
 
 constexpr size_t kKeptAtMost = size_t{128} << 20;
 
-// Keeps blocks that runs released, for later requests, since kept pages need no clearing. This never enlarges the process: the used and the
-// kept blocks together stay below the peak of the used ones, because a request that no kept block can serve first unmaps as many bytes as
-// it maps. The system may take the pages when memory is short (MADV_FREE). Blocks are split for smaller requests and neighbors merged,
-// since runs with changing extents request ever new sizes, several of them concurrently.
+// Keeps blocks that runs released, for later requests, since the system need not clear kept pages. This never enlarges the process: the
+// used and the kept blocks together stay below the peak of the used ones, because a request that no kept block can serve first unmaps as
+// many bytes as it maps. The system may take the pages when memory is short (MADV_FREE). Blocks are split for smaller requests and
+// neighbors merged, since runs with changing extents request ever new sizes, several of them concurrently.
 class KeptBlocks {
  public:
   // Takes the smallest sufficient block and keeps the remainder. Null if there is none.
@@ -125,8 +125,8 @@ class HugePages final : public Allocator {
     if (errno == EFAULT) return nullptr;  // a block merged from several mappings cannot be moved
     void* larger = map(rounded);
     if (!larger) return nullptr;
-    // If this fails, the target may be unmapped, and already in use by another thread: it must not be unmapped. It has no pages, so only
-    // addresses are lost.
+    // If mremap() fails, it may have unmapped `larger`, and another thread may use these addresses: they must not be unmapped here. They
+    // have no pages, so only addresses are lost.
     return ::mremap(data, before, rounded, MREMAP_MAYMOVE | MREMAP_FIXED, larger) == MAP_FAILED ? nullptr : larger;
   }
   void give_back() noexcept { kept_.give_back_all(); }

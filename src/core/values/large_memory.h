@@ -13,8 +13,8 @@ namespace treadle {
 
 /// Like Storage::allocate(), uninitialized. Maps blocks of 2 MB and more directly, in huge pages if possible, because the first touch of a
 /// 4 KB page takes 0.5 microseconds. Keeps up to 128 MB that runs release (activations, scratch) for later requests; the system may reclaim
-/// it if memory is short. Uses the scope's own allocator if it has one. Populates weights below 2 MB at once, as they will be written
-/// completely.
+/// it if memory is short. Uses the allocator of the thread's AllocationScope if it has one. Populates weights below 2 MB at once, as they
+/// will be written completely.
 /// @throws Error(resource_exhausted)
 std::shared_ptr<Storage> allocate_large(size_t size_bytes);
 
@@ -32,7 +32,7 @@ class LargeBlock {
 
   std::byte* data() const noexcept { return data_; }
   size_t size_bytes() const noexcept { return size_bytes_; }
-  /// True for blocks of 64 KB and more, unless they came from a scope's own allocator or were handed over.
+  /// True for blocks of 64 KB and more, unless they came from an AllocationScope's allocator or were handed over.
   bool can_resize() const noexcept { return !storage_ && !is_handed_over_; }
   /// Resizes the block without copying: pages are remapped or returned to the system, so the address may change.
   /// @return false, without any change, if an account's limit or the system does not allow it, or the block cannot be resized
@@ -41,8 +41,8 @@ class LargeBlock {
   struct Range {
     size_t offset, size_bytes;
   };
-  /// Ends the accounting of the block, for a new owner: no account is charged for it any more, and it cannot be resized. Pages outside the
-  /// ranges are returned to the system. @param ranges  sorted
+  /// Ends the accounting of the block, when it gets a new owner: no account is charged for it any more, and it cannot be resized. Pages
+  /// outside the ranges are returned to the system. @param ranges  sorted
   void keep_only(std::span<Range> ranges) noexcept;
 
  private:
@@ -57,10 +57,10 @@ class LargeBlock {
   BlockRecord record_;
 };
 
-/// Returns the memory that allocate_large() keeps to the system.
+/// Gives the memory that allocate_large() keeps back to the system.
 void give_back_kept_memory();
-/// Returns free memory of the C library's heap to the system, including holes, if the library can. Freed weights leave many holes after
-/// packing. Takes some tenths of a millisecond.
+/// Gives free memory of the C library's heap back to the system, including holes between used blocks, if the library can. Freed weights
+/// leave many holes after packing. Takes some tenths of a millisecond.
 void give_back_free_memory();
 
 }  // namespace treadle

@@ -19,7 +19,7 @@ namespace treadle {
 
 namespace {
 
-/// Frees a block by its allocator and credits its account. It is a deleter, so that std::get_deleter finds it without access to the block.
+/// Frees a block by its allocator and credits its account. As a shared_ptr's deleter, std::get_deleter finds it without the block.
 struct Accounted {
   std::shared_ptr<Allocator> allocator;
   std::shared_ptr<MemoryAccount> account;
