@@ -88,8 +88,8 @@ class TREADLE_API Job {
   std::shared_ptr<sharing::JobState> state_;
 };
 
-/// Returns the job described by the environment (TREADLE_JOB_CLASS, TREADLE_JOB_NAME, TREADLE_JOB_SHARE, TREADLE_JOB_MEMORY), in which
-/// sessions without a job of their own run. Null if the environment describes none.
+/// Returns the job described by the environment (TREADLE_JOB_CLASS, _NAME, _SHARE, _MEMORY, _HOST_MEMORY), in which sessions without a job
+/// of their own run. Null if TREADLE_JOB_CLASS is not set.
 /// @throws Error(invalid_argument) naming the variable
 TREADLE_API std::shared_ptr<Job> environment_job();
 

@@ -116,7 +116,7 @@ struct Coordinator::Impl {
   void listen_on(const std::string& path) {
     const sockaddr_un address = address_of(path);
     listener = Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    unlink(path.c_str());  // a coordinator that was killed has left it; this one now holds the lock
+    unlink(path.c_str());  // removes the socket that a killed coordinator has left; this one now holds the lock
     const mode_t before = umask(0177);
     const bool bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     const int error = errno;
@@ -138,7 +138,7 @@ struct Coordinator::Impl {
         write_status();
         next_second = now + 1'000'000'000;
       }
-      const uint64_t looked = now_ns();  // the clock is read once, since the difference of two readings could be negative
+      const uint64_t looked = now_ns();  // read only once: after a second reading, the difference below could be negative
       serve(next_look > looked ? static_cast<int>((next_look - looked) / 1'000'000 + 1) : 0);
     }
   }
@@ -175,7 +175,7 @@ struct Coordinator::Impl {
       JobSlot& slot = page.slots[slots[i]];
       if (slot.id.load() != views[i].id) continue;
       const uint32_t publishes = decision.guaranteed_publish && views[i].job_class == JobClass::guaranteed ? 1 : 0;
-      // These are two statements, because both shares must be written.
+      // These are two statements, because both exchanges must take place.
       const bool share_changed = slot.granted.exchange(decision.granted[i]) != decision.granted[i];
       const bool publishes_changed = slot.publishes.exchange(publishes) != publishes;
       if (share_changed || publishes_changed) refresh(slot);

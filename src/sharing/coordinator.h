@@ -28,7 +28,7 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  /// Works until `stop` is true, which it checks at least once per period.
+  /// Runs until `stop` is true, which is checked at least once per period.
   void run(const std::atomic<bool>& stop);
 
  private:

@@ -173,7 +173,7 @@ int JobTable::claim() {
   for (int i = 0; i < kMaxJobs; ++i) {
     if ((owned().slots >> i & 1U) != 0) continue;
     JobSlot& slot = page_->slots[i];
-    // Skips the slot of another copy of this library in this process: the process holds its lock, too.
+    // Skips the slot of another copy of this library in this process: locking it would succeed, since the process holds that lock already.
     if (slot.state.load() == SlotState::live && slot.owner.load() == own && slot.pid.load() == getpid() && fd_ >= 0) continue;
     if (!lock_byte(i)) continue;
     clear(i);
@@ -266,7 +266,7 @@ int64_t JobTable::coordinator_pid() {
 void refresh(JobSlot& slot) {
   uint32_t word = slot.word.load();
   for (;;) {
-    // Reads the fields after the word, so that no later change of a field is missed: it finds the word changed, or comes after this.
+    // Reads the fields after the word: if another thread changes a field and then the word, the exchange below fails, and the loop repeats.
     const uint32_t share = std::min(slot.share.load(), slot.granted.load());
     uint32_t duties = 0;
     if (slot.suspended.load() != 0 || share == 0)
@@ -345,7 +345,7 @@ void apply(Page& page, int index, const JobChange& change) {
   JobSlot& slot = page.slots[index];
   if (change.job_class && *change.job_class != JobClass::guaranteed && *change.job_class != JobClass::opportunistic)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is no class of jobs", static_cast<int>(*change.job_class)));
-  // First, since it may throw before anything has changed.
+  // The share comes first: an invalid one throws, and nothing may have changed by then.
   if (change.share_percent) slot.share = share_from_percent(*change.share_percent);
   if (change.suspended) slot.suspended = *change.suspended ? 1 : 0;
   bool memory = false;

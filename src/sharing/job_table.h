@@ -1,4 +1,4 @@
-// The job table: one page of memory that all processes of a user with jobs map. All its fields are atomic; there is no lock.
+// The job table: one page of memory, mapped by all processes of a user that have jobs. All its fields are atomic; there is no lock.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@ inline constexpr int kMaxJobs = 64;             // limit of the jobs, because ea
 inline constexpr uint32_t kFullShare = 10'000;  // shares are in units of 0.01 %
 inline constexpr size_t kNameBytes = 48;        // size including the terminating zero
 
-/// Says what threads of a job must do before each node. Each duty is a bit in the low byte of JobSlot::word; the rest of the word counts
+/// Says what threads of a job must do before each node. Each duty is one bit in the low byte of JobSlot::word; the other bits count
 /// changes.
 enum Duty : uint32_t {
   kThrottled = 1,  ///< sleep, because the share is below 100 %
   kSuspended = 2,
   kGivesWay = 4,   ///< yield to guaranteed jobs
-  kPublishes = 8,  ///< publish the kind of the current node, for opportunistic jobs that may run beside it
+  kPublishes = 8,  ///< publish which resource limits the current node, for opportunistic jobs that may run beside it
   kAnyDuty = 0xFF,
   kOneChange = 0x100,
 };
 
 /// Says which nodes of opportunistic jobs may run during a run of a guaranteed job.
 enum class Beside : uint32_t {
-  none = 0,           ///< no opportunistic run may be under way: they yield
+  none = 0,           ///< none: opportunistic runs give way
   compute_bound = 1,  ///< nodes that are not memory-bound
-  opposite = 2,       ///< nodes with another bound than the guaranteed job's node (Orion's rule)
+  opposite = 2,       ///< nodes that another resource limits than the guaranteed job's node (Orion's rule)
   any = 3,            ///< all nodes: only shares limit them
 };
 
@@ -71,7 +71,7 @@ struct Page {
   alignas(64) std::atomic<uint64_t> guaranteed_running;  // one bit per slot
   std::atomic<uint64_t> guaranteed_ended_ns;             // time at which the last run of a guaranteed job ended
   alignas(64) std::atomic<Beside> beside;
-  std::atomic<uint32_t> guaranteed_bound;  // Bound of the node that a guaranteed job began last
+  std::atomic<uint32_t> guaranteed_bound;  // the Bound (limiting resource) of the node that a guaranteed job began last
   std::atomic<uint64_t> max_beside_ns;     // nodes that take longer never run beside a guaranteed job; 0: no limit
   std::atomic<uint64_t> coordinator_beat_ns;
   std::atomic<int64_t> coordinator_pid;
@@ -80,7 +80,7 @@ struct Page {
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<SlotState>::is_always_lock_free);
 
-/// Time for which settings of a coordinator are valid after the coordinator last wrote its time.
+/// A coordinator's settings are valid for this time after it last wrote Page::coordinator_beat_ns.
 inline constexpr uint64_t kCoordinatorTimeoutNs = 2'000'000'000;
 
 /// Returns the time of CLOCK_MONOTONIC, which is the same in all processes of a machine.
@@ -126,7 +126,7 @@ class JobTable {
 
 /// Computes JobSlot::word from the job's settings, and wakes threads that sleep on it. Call it after every change.
 void refresh(JobSlot& slot);
-/// Calls refresh() for all live slots, and clears the grants of a coordinator that has ended.
+/// Clears the grants of a coordinator that has ended, and calls refresh() for the slots that had any.
 void end_grants(Page& page);
 
 /// Creates, if necessary, the folder that a user's jobs share. It belongs to this user, and no other user can read it.

@@ -1,4 +1,4 @@
-// A thread that notices when another process changes a job's memory limit. It serves jobs that use memory but do not run.
+// A thread that notices when another process changes a job's memory limit. It serves jobs that hold memory but compute nothing.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class MemoryWatch {
   class Client {
    public:
     /// Called after a limit has changed.
-    /// @param may_wait  false: do not wait for a running node; if this call did nothing, it is repeated
+    /// @param may_wait  false: must not wait for a running node; if it does nothing therefore, a call with true follows
     virtual void limit_changed(bool may_wait) = 0;
 
    protected:

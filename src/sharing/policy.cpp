@@ -19,7 +19,7 @@ class Slowdown {
  public:
   /// @return the slowdown of the job that is slowed most, for instance 0.03 for 3 %; 0 if no run has ended since the previous call
   double observe(std::span<const JobView> jobs) {
-    constexpr double kForget = 1.0005;  // factor per look: 0.5 % per second at ten looks a second
+    constexpr double kForget = 1.0005;  // factor per decision: 0.5 % per second at ten decisions a second
     double worst = 0;
     std::unordered_map<uint64_t, double> kept;
     for (const JobView& job : jobs) {
@@ -82,8 +82,8 @@ class AntMan final : public Policy {
   double used_ = 0, penalty_ = 1;
 };
 
-// TGS (NSDI 2023): the rate of opportunistic jobs grows until the guaranteed one is slowed by more than 3 %. At first it grows by half,
-// then by 0.025 % of the whole per look. Above 3 % it decreases by 8 %.
+// TGS (NSDI 2023): the rate of opportunistic jobs grows until the guaranteed one is slowed by more than 3 %. With each decision, it first
+// grows by half of itself, later by 0.025 percentage points. Above 3 %, it shrinks by 8 % of itself.
 class Feedback final : public Policy {
  public:
   std::string_view name() const override { return "feedback"; }
@@ -110,8 +110,8 @@ class Feedback final : public Policy {
   bool slow_start_ = true;
 };
 
-// Orion (EuroSys 2024): a short node runs beside a guaranteed job if another resource limits its speed than that of the job's nodes, and a
-// CPU is free. If the job still becomes slower, only nodes that are not memory-bound run; then none do, for a while.
+// Orion (EuroSys 2024): a short node runs beside a guaranteed job if a CPU is free, and if the two jobs' nodes are limited by different
+// resources. If the job still becomes slower, only nodes that are not memory-bound run; then none do, for a while.
 class Operators final : public Policy {
  public:
   std::string_view name() const override { return "operators"; }

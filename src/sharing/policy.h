@@ -16,7 +16,7 @@ namespace treadle::sharing {
 struct JobView {
   uint64_t id = 0;
   JobClass job_class = JobClass::guaranteed;
-  uint32_t share = kFullShare;  ///< the share that the job has been given
+  uint32_t share = kFullShare;  ///< the share that was set for the job
   int threads = 0;
   bool running = false;
   uint64_t new_runs = 0;       ///< number of runs that have ended since the previous decision
@@ -24,7 +24,7 @@ struct JobView {
   double average_step_ns = 0;  ///< average over recent runs; 0: none has ended yet
 };
 
-/// A policy's decision. `granted` is in the order of the jobs.
+/// A policy's decision. `granted` has one entry per job, in the order of the jobs that decide() was given.
 struct Decision {
   Beside beside = Beside::none;
   uint64_t max_beside_ns = 0;       ///< nodes that take longer never run beside a guaranteed job; 0: no limit

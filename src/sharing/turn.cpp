@@ -21,7 +21,7 @@ namespace treadle::sharing {
 namespace {
 
 constexpr int64_t kLookNs = 2'000'000;            // interval at which a wait checks whether the run was cancelled
-constexpr int64_t kShortestIdleNs = 50'000;       // shorter sleeps are mostly overhead of the system, so shorter debts are carried over
+constexpr int64_t kShortestIdleNs = 50'000;       // shorter sleeps are mostly overhead of the system, so smaller debts are carried over
 constexpr int64_t kMostCreditNs = 1'000'000'000;  // maximum credit for having slept too long
 // Opportunistic jobs continue once no guaranteed job has had work for this long. Until then the guaranteed job's client may still be using
 // results. An opportunistic thread that wakes up earlier would take the client's CPU for some milliseconds.
@@ -174,7 +174,7 @@ RunScope::RunScope(JobState* job, int threads) : job_(job) {
   if (!job_) return;
   JobSlot& slot = job_->slot();
   if (slot.threads.load(std::memory_order_relaxed) < threads) slot.threads.store(threads, std::memory_order_relaxed);
-  // An opportunistic run's own thread yields to all others at once, even inside a node.
+  // With idle priority, the thread of an opportunistic run gives way to all others at once, even inside a node.
   if (static_cast<JobClass>(slot.job_class.load(std::memory_order_relaxed)) == JobClass::opportunistic && takes_idle_priority()) {
     const sched_param none{};
     const int before = sched_getscheduler(0);
@@ -224,7 +224,7 @@ void Turn::end() {
   end_work(state_.job->page(), *state_.slot, state_.job->index());
 }
 
-// Continues with the debt of earlier runs if the share is the same; a new share begins without debt.
+// Takes over the idle time that earlier runs still owe, if the share is the same; a new share begins without debt.
 void Turn::open_account(uint32_t word) {
   const bool same = state_.job->account_word.exchange(word) == word;
   const int64_t carried = state_.job->owed_ns.exchange(0);
@@ -233,7 +233,7 @@ void Turn::open_account(uint32_t word) {
   state_.boundary_ns = 0;
 }
 
-// Counts the time since the last boundary as busy, so that idle time is owed for it.
+// Counts the time since the current node began as busy; the job then owes idle time for it.
 void Turn::account(uint64_t now) {
   const uint32_t share = std::min(state_.slot->share.load(std::memory_order_relaxed), state_.slot->granted.load(std::memory_order_relaxed));
   if (share > 0 && share < kFullShare)
@@ -262,7 +262,7 @@ void Turn::act(const NodeHint& hint) {
   if ((word & kPublishes) != 0) state_.job->page().guaranteed_bound.store(static_cast<uint32_t>(hint.bound), std::memory_order_relaxed);
 }
 
-// Waits. Meanwhile the job's slot does not count this thread as active. Adds the waiting time to `counter`.
+// Waits, and adds the waiting time to `counter`. During the wait, the job's slot does not count this thread as active.
 template <typename Wait>
 void Turn::away(const char* what, std::atomic<uint64_t>& counter, Wait&& wait) {
   State& state = state_;
@@ -332,9 +332,9 @@ void Turn::give_way() {
   away("gives way", state_.slot->gave_way_ns, [&] {
     const uint64_t start = now_ns();
     uint64_t next_sweep = start + kSweepNs;
-    // Checks from time to time, because no thread wakes this one: the guaranteed job would lose time for the system call at the end of
-    // every run, and again when the woken thread takes its core. Also, a client that sends one request after the other leaves gaps of
-    // microseconds; a node that begins in such a gap would delay the next request.
+    // Checks from time to time, because no thread wakes this one: the guaranteed job would lose time by the system call at the end of every
+    // run, and again if the woken thread took its core. Also, a client that sends one request after the other leaves gaps of microseconds;
+    // a node that begins in such a gap would delay the next request.
     for (uint32_t word; ((word = state_.slot->word.load()) & kGivesWay) != 0;) {
       const bool runs = page.guaranteed_running.load() != 0;
       if (runs && !must_give_way()) break;  // the policy lets this node run beside the guaranteed job

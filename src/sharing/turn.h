@@ -34,13 +34,13 @@ class JobState {
   Page& page() { return page_; }
   void set(const JobChange& change) { apply(page_, index(), change); }
 
-  /// Idle time in nanoseconds that ended runs still owe; negative: they slept too long.
+  /// Idle time in nanoseconds that ended runs still owe to keep to the share; negative: they slept too long.
   std::atomic<int64_t> owed_ns{0};
   std::atomic<uint32_t> account_word{0};  ///< the slot's word for which the debt is counted; a new share begins a new account
 
  private:
-  // Values of generation_: the claimed one says that a forked child has a slot; the other one, that it is claiming one, for which its other
-  // threads wait.
+  // Values of generation_ in the process with this fork_generation(). Claimed: the process has a slot. Claiming: one of its threads is
+  // claiming a slot, and the others wait for that.
   static uint32_t claiming_in(uint32_t generation) { return 2 * generation + 1; }
   static uint32_t claimed_in(uint32_t generation) { return 2 * generation + 2; }
   void claim(const JobOptions& options);
@@ -72,7 +72,7 @@ class RunScope {
   LoopBreakScope outer_runs_{nullptr};  // a run inside a node of another run does not yield on behalf of that run
 };
 
-/// A thread's progress through the nodes of a run. Bodies of control flow use the turn of their node if they run on its thread.
+/// Does what a run's job requires before each node of the run. Bodies of control flow use the turn of their node if they run on its thread.
 class Turn final : LoopBreak {
  public:
   /// @param recorder  records idle time of the run; may be null
