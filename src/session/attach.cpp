@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMemory = 1, kKernelPhases = 2, kOneRequest = 4;  // a request is its number times kOneRequest, plus flags
+constexpr uint64_t kMemory = 1, kKernelPhases = 2, kOneRequest = 4;  // a request is encoded as its number times kOneRequest, plus flags
 constexpr const char* kComplete = ".recording";
 constexpr const char* kIncomplete = ".incomplete";
 constexpr const char *kBegin = "profile-", *kAsker = "asker-";
@@ -119,7 +119,7 @@ void AttachedProfile::follow(const Runtime& runtime) {
   const uint64_t request = slot.profile_request.load(std::memory_order_relaxed);
   const bool begins = until != 0 && request != followed_.load(std::memory_order_relaxed) && sharing::now_ns() < until;
   if ((!begins && !is_parents) || !take_turn()) return;
-  // A recording that is still being written ends without help. Waiting for it here could block for ever, as this thread may hold locks that
+  // A recording that is still being written ends without help. Waiting for it here could block forever, as this thread may hold locks that
   // the recording needs.
   if (is_parents || !profiler_ || profiler_->stream->has_ended()) {
     profiler_.reset();
@@ -184,8 +184,8 @@ AttachRequest::AttachRequest(uint64_t job, const AttachOptions& options) : job_(
   }
 }
 
-// The slot stays occupied by an earlier request as long as its asking process holds the lock, because that process still reads the files
-// after the recording has ended.
+// Writes the request to the job's slot. The slot stays occupied by an earlier request as long as its asking process holds the lock, because
+// that process still reads the files after the recording has ended.
 void AttachRequest::ask(uint64_t request, double seconds) {
   sharing::JobSlot& slot = sharing::JobTable::get().page().slots[slot_];
   uint64_t others = slot.profile_request;

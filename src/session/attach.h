@@ -16,8 +16,8 @@ namespace treadle {
 
 struct Runtime;
 
-/// A client's answer to such requests. No thread watches for them: the client looks for a request at the start of each run. The recording
-/// is closed by the thread that writes it, even if no further run begins. Thread-safe.
+/// Answers requests of other processes for a profile of one client. No thread watches for requests: the client looks for one at the start
+/// of each run. The recording is closed by the thread that writes it, even if no further run begins. Thread-safe.
 class AttachedProfile {
  public:
   AttachedProfile();
@@ -59,7 +59,7 @@ class AttachRequest {
   bool is_alive() const;
   /// True if every recording that was begun has been completed.
   bool is_complete() const { return files(kPart).empty(); }
-  /// One profile for each client that recorded any run.
+  /// Returns one profile for each client that recorded any run.
   /// @param cut_off  true: also reads incomplete recordings, for a process that ended before completing them
   /// @throws Error(io_error) if the job could not write a recording
   std::vector<Profile> profiles(bool cut_off) const;

@@ -19,7 +19,7 @@
 namespace treadle {
 namespace {
 
-// Size in bytes. Larger initializers are identified by their file's name, size and time, not by their elements.
+// In bytes. Larger initializers are identified by their file's name, size and time, not by their elements.
 constexpr size_t kLargeInitializer = 16'384;
 
 // Identifies the build by size and time of the file that contains this code. Two builds of one version may optimize and pack differently.

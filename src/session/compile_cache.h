@@ -21,7 +21,7 @@ std::string compiling_declines(const SessionOptions& options);
 /// Returns the options that affect the optimized graph, as text. They are part of the key of a compiled model.
 std::string graph_options(const SessionOptions& options);
 
-/// Names a model's file in the session's cache folder. The digest covers the model's description (the whole file except large
+/// Identifies a model's compiled file in the session's cache folder. The digest covers the model's description (the whole file except large
 /// initializers), the size, modification time and location of its files, graph_options(), the library's build and the processor.
 /// @throws Error(io_error)
 struct CacheKey {

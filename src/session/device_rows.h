@@ -1,4 +1,4 @@
-// Adds to a profile on which streams of devices its nodes run.
+// Adds to a profile the streams of devices on which its nodes run.
 #pragma once
 
 #include "exec/run/executor.h"

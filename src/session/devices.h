@@ -31,7 +31,7 @@ class SessionDevices {
  public:
   /// Makes the devices that the options name: the default device and those of groups and arguments. If they name none, everything runs on
   /// the host.
-  /// @param job  its limits apply as well as the session's; null: no job.
+  /// @param job  a job whose limits apply in addition to the session's; null: no job.
   /// @throws Error(invalid_argument) for an unknown device.
   SessionDevices(const SessionOptions& options, const std::shared_ptr<Job>& job);
 
@@ -43,7 +43,7 @@ class SessionDevices {
   const Device* with_own_memory() const;
   /// Returns true if any of the devices has its own kernels.
   bool have_kernels() const;
-  /// The kernel for this node of the device that it is placed on. Empty if that device uses the host's kernels or has none for the node.
+  /// Returns the kernel that the node's device has for it. Empty if that device uses the host's kernels or has none for the node.
   DeviceKernel kernel_for(const Graph& graph, const Node& node) const;
   /// Returns the operators that passes may use for devices with their own kernels; nullopt if there is no such device. Valid as long as the
   /// graph exists.
@@ -54,8 +54,8 @@ class SessionDevices {
   /// Sets the limit, in bytes, of the memory that the session uses on all of its devices together.
   /// @throws Error(not_implemented) if a device cannot access the host's memory.
   void set_memory_limit(size_t limit_bytes);
-  /// Records the group of each node, by the node's name in the model as read. A node that passes create takes the group of the first node
-  /// that it replaces.
+  /// Records the group of each node, by the node's name in the model as read. If a pass creates a node, that node belongs to the group of
+  /// the first node that it replaces.
   /// @throws Error(invalid_argument) for a group that no node of the main graph belongs to, or an argument that the model does not have.
   void read_groups(const Model& model);
   /// Makes the executor that runs the program on these devices, within the job's and the session's memory limits.
@@ -86,7 +86,7 @@ class SessionDevices {
 /// there is none
 passes::DeviceForms forms_of(const DeviceType& type, const Graph& graph, std::function<DeviceKernel(const Graph&, const Node&)> kernel_for);
 
-/// Returns the device that sessions call by this name; null: the host. For values that do not come from a run.
+/// Returns the device that has this name in session options; null: the host. Used for values that do not come from a run.
 /// @throws Error(invalid_argument) if there is no such device.
 std::shared_ptr<Device> device_named(std::string_view name);
 

@@ -50,8 +50,8 @@ Type declared_type(const ValueInfo& info, SymbolTable& symbols) {
   return type;
 }
 
-// Makes a named value an input of the graph. The node that computed it becomes dead unless something else needs it.
-// @param type  type of the input, if the value is computed, or an initializer that is declared as an input.
+// Turns a named value of the graph into an input, so that it can be fed. The node that computed it becomes dead if nothing else needs it.
+// @param type  type of the input; used if the value is computed, or is an initializer that is declared as an input.
 void feed_value(Graph& graph, ValueId id, const Type& type) {
   Value& value = graph.value(id);
   if (value.kind == Value::Kind::input) return;
@@ -85,7 +85,7 @@ std::vector<std::string> all_names(const Graph& graph) {
   return names;
 }
 
-// Makes the fetched values the graph's outputs, followed by those of targets and of the monitor.
+// Sets the graph's outputs: first the fetched values, then the values of targets, then those that the monitor watches.
 // @return the number of fetched values
 size_t choose_outputs(Graph& graph, const Request& request, const Monitor* monitor) {
   std::vector<ValueId> values;
@@ -221,8 +221,8 @@ std::shared_ptr<Executable> Session::Impl::finish(std::shared_ptr<Graph> graph, 
   return made;
 }
 
-// Makes a graph whose outputs are the fed values that the model computes, to infer their types. They are made outputs because rewrites
-// keep the names of outputs. Null: no computed value is fed.
+// Makes a graph whose outputs are those fed values that the model would compute, to infer their types. The values are outputs because
+// rewrites keep the names of outputs. Null: no computed value is fed.
 std::unique_ptr<Graph> Session::Impl::types_of_fed(const Request& request) const {
   auto is_computed = [&](const std::string& name) { return !known_inputs.contains(name); };
   if (std::none_of(request.fed.begin(), request.fed.end(), is_computed)) return nullptr;
@@ -370,7 +370,7 @@ std::shared_ptr<Session::Impl::Entry::Made> Session::Impl::entry_for(const Reque
   auto copy = [](std::span<const std::string> names) { return std::vector<std::string>(names.begin(), names.end()); };
   others.push_front({copy(request.fetches), copy(request.fed), copy(request.targets), request.all_constants, request.own_symbols, number});
   const std::shared_ptr<Entry::Made> made = others.front().made;
-  // Evicts the least recently used program, except for one that is being compiled: a profile must find that in the list later.
+  // Evicts the least recently used program, except one that is being compiled: a profile must still find that one in the list.
   for (auto oldest = std::prev(others.end()); others.size() > kMaxExecutables && oldest != others.begin(); --oldest) {
     const std::shared_ptr<Entry::Made> evicted = oldest->made;
     const std::unique_lock idle(evicted->mutex, std::try_to_lock);

@@ -48,7 +48,7 @@ RunsInFlight::Entry::~Entry() {
   }
   (previous_ ? previous_->next_ : runs_.first_) = next_;
   if (next_) next_->previous_ = previous_;
-  if (runs_.closed()) runs_.ended_.notify_all();  // under the lock, because the session may be destroyed once it is released
+  if (runs_.closed()) runs_.ended_.notify_all();  // under the lock, because the session may be destroyed once the lock is released
 }
 
 std::shared_ptr<RunsInFlight::Entry> RunsInFlight::enter(uint64_t run_id, std::string_view tag) {

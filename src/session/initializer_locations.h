@@ -19,7 +19,7 @@ struct InitializerLocation {
 
 /// Decides where a model's initializer is stored. The function has already written the bytes to the location it returns; nullopt: they are
 /// stored in the model.
-/// @param read_from  location they were read from; null: they were in the model, or were computed since.
+/// @param read_from  location from which the bytes were read; null: they were in the model, or have been computed since.
 using LocateInitializer =
     std::function<std::optional<InitializerLocation>(const std::string& name, const Tensor& value, const InitializerLocation* read_from)>;
 

@@ -86,10 +86,10 @@ MachinePeaks measure_machine_peaks(int num_threads) {
 
 namespace {
 
-// The count comes from a recording, which may be damaged.
+// Limits the number of threads, which is read from a recording that may be damaged.
 constexpr int kMostThreads = 1024;
 
-// Returns no rates if the device cannot be measured, or is not there any more.
+// Returns no rates if the device cannot be measured, or does not exist any more.
 MachinePeaks measure_device(const std::string& name) {
   const std::optional<DeviceType> type = find_device_type(name.substr(0, name.find(':')));
   if (!type || !type->measure_peaks) return {};

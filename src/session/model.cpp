@@ -171,7 +171,7 @@ void assign(const onnx::GraphDef& graph, const std::map<std::string, std::string
   }
   for (const onnx::NodeDef& node : graph.nodes) {
     if (node.op_type == "Constant" && node.domain.empty()) continue;
-    // The exporter's way to make an output of a constant. In onnxruntime such an output is the constant itself.
+    // Exporters insert such an Identity if an output is a constant. In onnxruntime the output is the constant itself.
     const auto is_input = [&](const onnx::TensorDef& constant) { return constant.name == node.inputs[0]; };
     if (node.op_type == "Identity" && node.name.empty() && !node.inputs.empty() &&
         std::any_of(graph.initializers.begin(), graph.initializers.end(), is_input))

@@ -36,8 +36,8 @@ struct Model::Impl {
 /// Returns the name, version, producer and other metadata that the model declares.
 ModelMetadata metadata_of(const onnx::ModelDef& def);
 
-/// @param path           file the model comes from; may be empty.
-/// @param as_read, load  for these members of Model::Impl
+/// Makes a model of a definition. @param path  file that the model comes from; may be empty.
+/// @param as_read, load  values of these members of Model::Impl
 Model make_model(onnx::ModelDef def, std::string path, bool as_read = false, const LoadPhases& load = {});
 
 /// Returns the session's options that concern reading files: the format (`session.load_model_format`), and whether initializers are mapped
@@ -54,7 +54,7 @@ std::string unused_value(const Model& model, const std::map<std::string, Tensor>
 struct AssignedNode {
   std::string name, domain, op_type, device;
 };
-/// Lists the nodes. Nodes of bodies come before the nodes of the graph around them. Constants are not listed.
+/// Lists the nodes of optimized_model(). Nodes of bodies come before the nodes of the graph around them. Constants are not listed.
 std::vector<AssignedNode> assigned_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);

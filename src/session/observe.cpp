@@ -132,7 +132,7 @@ void RunObserver::before(const exec::RunState& state, const exec::Instruction& i
   if (options_->on_metadata) starts_[{&state, &instruction}] = now_ns();
 }
 
-// For a node on a device, observers see host copies of its values, so the memory is reported as the device's.
+// For a node on a device, observers see host copies of its values, so the statistics name the device instead of the copies' memory.
 NodeStatistics RunObserver::statistics_of(const exec::RunState& state, const exec::Instruction& instruction, const Device* device) {
   NodeStatistics node{.name = instruction.node->name,
                       .op_type = instruction.node->op_type,

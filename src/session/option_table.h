@@ -62,7 +62,7 @@ struct OptionInfo {
   void check(const std::string& value) const;
 };
 
-/// Returns the largest number that a text can set: T's largest, but at most that of int64_t.
+/// The largest number that a text can set: T's largest, but at most that of int64_t.
 template <typename T>
 inline constexpr int64_t kLargest =
     std::in_range<int64_t>(std::numeric_limits<T>::max()) ? static_cast<int64_t>(std::numeric_limits<T>::max())

@@ -40,7 +40,7 @@ std::string initializer_names(const Options& options) {
   return names_text(names);
 }
 
-// Formats the config entries that belong to no option of this table.
+// Formats the config entries that belong to other libraries: those whose keys do not begin with "treadle.".
 std::string entries_of_others(const Options& options) {
   std::map<std::string, std::string> others;
   for (const auto& [key, value] : options.config)
@@ -48,7 +48,7 @@ std::string entries_of_others(const Options& options) {
   return pairs_text(others);
 }
 
-// Converts a list of ONNX Runtime's optimizers, in camel case, to the passes that do the same. Optimizers without such a pass are ignored.
+// Converts a list of ONNX Runtime's optimizers, in camel case, to the names of passes that do the same. Ignores optimizers without one.
 std::string passes_of_optimizers(const std::string& list) {
   constexpr std::pair<std::string_view, std::string_view> kSame[] = {{"CommonSubexpressionElimination", "merge-common-nodes"},
                                                                      {"ConstantFolding", "fold-constants"},
@@ -374,7 +374,7 @@ const SessionOptions& session_defaults() {
   return kDefaults;
 }
 
-// @param kind  "symbol" or "denotation", for messages
+// Checks that the inputs have all overridden names. @param kind  "symbol" or "denotation", for messages
 // @param known  all names that the model's inputs use
 void check_overrides(std::string_view option, std::string_view kind, const std::map<std::string, int64_t>& overrides,
                      std::set<std::string> known, const SessionOptions& options) {

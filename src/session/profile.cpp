@@ -279,10 +279,10 @@ Children children_of(const std::vector<ProfiledNode>& nodes) {
   return children;
 }
 
-// @param graphs  of the model: the bodies of the profiled node `parent`
+// Names nodes as onnxruntime does. @param graphs  the model's graphs that are the bodies of the profiled node `parent`
 void name_by_position(const std::vector<const onnx::GraphDef*>& graphs, int32_t parent, const Children& children,
                       std::vector<ProfiledNode>& nodes) {
-  std::unordered_map<std::string_view, std::pair<const onnx::NodeDef*, int>> named;  // nodes without a name, by their first output
+  std::unordered_map<std::string_view, std::pair<const onnx::NodeDef*, int>> named;  // nodes by name or, if they have none, by first output
   for (const onnx::GraphDef* graph : graphs) {
     int position = 0;
     for (const onnx::NodeDef& node : graph->nodes) {

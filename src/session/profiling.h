@@ -69,8 +69,8 @@ struct Profiler::Impl {
 
   /// @param owner  keeps the runtime alive; null for a client that outlives its profilers
   /// @param plan   describes the client as it is now; thread-safe
-  /// @param ends   the file that another process waits for, which the recording is written to at its end; `ends.stop` becomes this
-  ///               profiler's way to stop
+  /// @param ends   names the file that another process waits for; the recording is written there at its end. `ends.stop` is set to a
+  ///               function that stops this profile
   Impl(std::shared_ptr<const void> owner, const Runtime& runtime, const ProfilerOptions& options, Plan plan,
        profile::AwaitedFile ends = {});
 

@@ -53,7 +53,7 @@ size_t bytes_of(std::span<const Datum> values);
 /// The environment of a client's runs: threads, devices, memory, job, recorder, and the list of runs in progress. It makes a run's
 /// RunControl, and adds hooks, checks and accounting to the run. So a capability added here works for all kinds of runs.
 struct Runtime {
-  /// @param owner  how errors call the owner of the memory, such as "the session".
+  /// @param owner  name of the client in errors, such as "the session".
   Runtime(const SessionOptions& options, std::string owner);
   virtual ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -87,7 +87,7 @@ struct Runtime {
   /// Names nodes as onnxruntime's profiles do: a node without a name in the model is named by its operator and its position in the graph
   /// ("Relu_3").
   virtual void name_as_onnxruntime(std::vector<ProfiledNode>&) const {}
-  /// Returns the counters of the graphs' nodes, those of the main graph first. @param kept  counters of programs that have been evicted
+  /// Returns the counters of the nodes of all graphs, the main graph's first. @param kept  counters of programs that have been evicted
   /// @throws Error(invalid_argument) without SessionOptions::node_counters
   std::vector<NodeCounter> node_counters(const Executables& executables, const CountedNodes& kept = {}) const;
   void reset_node_counters(const Executables& executables) const;

@@ -108,7 +108,7 @@ struct Session::Impl : Runtime {
     auto found = known_inputs.find(name);
     return found == known_inputs.end() || found->second >= main->input_names.size();
   }
-  /// Throws unless a value of this name can be fed. @throws Error(invalid_argument) unless the main graph has an input or another value of
+  /// Checks that a value of this name can be fed. @throws Error(invalid_argument) unless the main graph has an input or another value of
   /// this name.
   void expect_input(std::string_view name) const;
   /// Infers the shapes again on a new graph with the actual extents, to throw an error that names the node which rejects the feeds.
@@ -118,8 +118,8 @@ struct Session::Impl : Runtime {
   /// @param own_symbols  see Request::own_symbols
   std::unique_ptr<Graph> prepare(const std::function<void(Graph&)>& edit = {}, bool own_symbols = false) const;
   using CompiledSubgraphs = std::vector<std::shared_ptr<const plugin::Compiled>>;
-  /// @param for_file     use only operators that a compiled file can hold.
-  /// @param for_monitor  compile nothing with backends, whose inner values a monitor could not see.
+  /// Optimizes a graph. @param for_file  true: use only operators that the file of an optimized model can hold.
+  /// @param for_monitor  true: compile nothing with backends, since a monitor could not see values inside their subgraphs.
   /// @return subgraphs that the backends compiled; they must live until the program is made.
   CompiledSubgraphs optimize(Graph& graph, bool for_file = false, bool for_monitor = false) const;
   /// Returns the optimized model, to be written to a file.
@@ -158,7 +158,7 @@ struct Session::Impl : Runtime {
   struct Entry {
     std::vector<std::string> fetches, fed, targets;  // compared as sets: their order does not matter
     bool all_constants = false, own_symbols = false;
-    uint64_t monitor = 0;  // number of the monitor that it was compiled for; 0: none
+    uint64_t monitor = 0;  // number of the monitor for which the program was compiled; 0: none
     struct Made {
       std::mutex mutex;  // locked while compiling: other requests for this program wait, requests for other programs do not
       std::shared_ptr<const Executable> executable;
