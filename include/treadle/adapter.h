@@ -20,7 +20,7 @@ struct TREADLE_API Adapter {
   int32_t model_version = 0;    ///< version of the model that the adapter was made for
   std::map<std::string, Tensor> parameters;
 
-  /// @throws Error(not_found) if the file does not exist; otherwise as from_bytes()
+  /// Reads an adapter file. @throws Error(not_found) if the file does not exist; otherwise as from_bytes()
   static Adapter load(const std::string& path);
   /// Copies the parameters. @throws Error(invalid_argument) if the bytes are not a valid adapter
   static Adapter from_bytes(std::span<const std::byte> bytes);

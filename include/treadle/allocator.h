@@ -145,7 +145,7 @@ class TREADLE_API MemoryAccount {
 
   /// Returns false and charges nothing if a limit would be exceeded.
   bool try_charge(MemoryClass memory_class, size_t size_bytes) noexcept;
-  /// @throws Error(resource_exhausted) naming the account whose limit would be exceeded, the bytes requested, and the bytes in use
+  /// Charges the account. @throws Error(resource_exhausted) naming the account whose limit is exceeded, and the bytes requested and in use
   void charge(MemoryClass memory_class, size_t size_bytes);
   void discharge(MemoryClass memory_class, size_t size_bytes) noexcept;
   /// Charges even beyond the limits, for runs that began before a limit was lowered.
@@ -168,7 +168,7 @@ class TREADLE_API MemoryAccount {
     void count(size_t now) noexcept;
     MemoryUsage read() const;
   };
-  bool take(size_t size_bytes) noexcept;  // charges this account without its parents; false: it would exceed its limit
+  bool take(size_t size_bytes) noexcept;  // charges this account but not its parents; false: its limit would be exceeded
 
   const std::string name_;
   const std::shared_ptr<MemoryAccount> parent_;

@@ -62,7 +62,7 @@ TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options
 
 /// Reads the arrays of a .npz file by name. Uncompressed arrays are views of the mapped file.
 TREADLE_API NamedTensors read_npz(const std::string& path);
-/// Decodes an image and resizes it to the extents of the model input. The input's axis of extent 1 or 3 is the channels, first or last.
+/// Decodes an image and resizes it to the extents of the model input. The axis of extent 1 or 3, first or last, is that of the channels.
 /// Floats are in [0, 1]. @throws Error if the build cannot decode the file, or the input is not for images
 TREADLE_API Tensor read_picture(const ValueInfo& input, const std::string& path);
 using ReadPicture = std::function<Tensor(const ValueInfo& input, const std::string& path)>;

@@ -1,4 +1,4 @@
-// A dependency engine: an operation is pushed with the variables that it reads and writes, and runs as soon as earlier ones allow it.
+// A dependency engine: an operation is pushed with the variables that it reads and writes, and runs when earlier ones no longer conflict.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace treadle {
 struct EngineOptions {
   /// Runs operations inside push(), on the caller's thread, in the order of pushing (for debugging).
   bool naive = false;
-  int num_threads = 0;  ///< number of engine threads, which are apart from sessions' thread pools; 0: as many as usable CPUs, at least 2
+  int num_threads = 0;  ///< number of engine threads, which are separate from sessions' thread pools; 0: as many as usable CPUs, at least 2
   /// Number of scratch spaces, which operations use in rotation. More spaces let more operations use scratch at once, but take more memory.
   int num_scratch_spaces = 4;
   std::shared_ptr<Allocator> allocator;  ///< allocator of scratch spaces; null: the system

@@ -1,4 +1,4 @@
-// The only exception type of the library.
+// The base class of the library's exceptions.
 #pragma once
 
 #include <stdexcept>
@@ -17,7 +17,7 @@ enum class ErrorCode : int {
   invalid_model = 2,       ///< the file or graph violates ONNX's rules
   not_implemented = 3,     ///< valid, but this build lacks the operator, dtype or feature
   not_found = 4,           ///< a file, value or option does not exist
-  resource_exhausted = 5,  ///< a limit or the memory is exceeded
+  resource_exhausted = 5,  ///< a limit is exceeded, or memory is exhausted
   cancelled = 6,
   timed_out = 7,
   io_error = 8,
@@ -26,7 +26,7 @@ enum class ErrorCode : int {
 
 TREADLE_API std::string_view error_code_name(ErrorCode code) noexcept;
 
-/// Thrown where a fault is detected, with the values involved. The code that walks the graph then adds the node by add_context().
+/// Thrown where a fault is detected, with the values involved. The code that walks the graph then adds the node's name by add_context().
 class TREADLE_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string message);

@@ -27,9 +27,9 @@ class TREADLE_API ExecutorGraphs {
   /// @param session         options of all passes. If trainers lack one of them, training passes throw Error(invalid_argument). Nullopt:
   ///                        the default options; passes that are not for training then read parameters and states from the memory bound to
   ///                        them. With options, a session runs these passes, and the values are fed to it
-  /// @param row_gradients   parameters whose gradients are by rows, as JointOptions::sparse_gradients
+  /// @param row_gradients   parameters whose gradients are sparse tensors of rows (JointOptions::sparse_gradients)
   /// @param make_session    makes the session for passes that are not for training, from this model and these options, when it is first
-  ///                        needed. Empty: the default way
+  ///                        needed. Empty: a session of the model is made directly
   explicit ExecutorGraphs(const Model& model, const std::optional<SessionOptions>& session = std::nullopt,
                           const std::vector<std::string>& row_gradients = {},
                           const std::function<std::shared_ptr<Session>()>& make_session = {});
@@ -95,7 +95,7 @@ struct TREADLE_API BindOptions {
 };
 
 struct TREADLE_API SimpleBindOptions : BindOptions {
-  std::map<std::string, DType> dtypes;  ///< of inputs; an input that is not listed has the model's dtype
+  std::map<std::string, DType> dtypes;  ///< dtypes of inputs; an input that is not listed has the model's dtype
   /// Memory by name, for inputs and for their gradients ("grad of NAME"). The executor uses it if it is large enough, and otherwise
   /// allocates new memory and adds it here. Executors that run one after the other can share it.
   NamedTensors* shared_buffer = nullptr;

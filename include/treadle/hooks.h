@@ -18,7 +18,7 @@ struct HookedRun {
   uint64_t graph_id = 0;    ///< number of the compiled graph; differs between sessions, and between sets of feeds and fetches
   std::string_view tag;     ///< value of RunOptions::tag
   int64_t duration_ns = 0;  ///< post_run: duration of the computation
-  std::string_view error;   ///< post_run: the reason of a failure; empty on success
+  std::string_view error;   ///< post_run: the message of the error that ended the run; empty on success
 };
 
 using Hook = std::function<void(const HookedRun&)>;

@@ -25,12 +25,12 @@ struct ArenaPlan {
   std::vector<size_t> offsets;   ///< bytes, in the order of the buffers; 0 for empty buffers
   size_t size_bytes = 0;         ///< size of the arena, a multiple of the alignment
   size_t lower_bound_bytes = 0;  ///< no plan can be smaller: maximum of bytes alive at once, with buffers rounded up to the alignment
-  std::string_view strategy;     ///< the order of placement that gave the smallest arena
+  std::string_view strategy;     ///< name of the order of placement that gave the smallest arena
 };
 
 struct SearchOptions {
   size_t alignment = 64;  ///< bytes, a power of two
-  /// If not 0, the search ends with the first plan of at most this many bytes. 0: it looks for the smallest arena.
+  /// If not 0, the search ends with the first plan of at most this many bytes. 0: the search looks for the smallest arena.
   size_t capacity_bytes = 0;
   double time_limit_seconds = 10;
   /// The search ends after this many visited states. Unlike a time limit, this gives the same plan on every machine.
@@ -38,9 +38,9 @@ struct SearchOptions {
 };
 
 /// Assigns an offset to every buffer. Buffers whose lifetimes overlap get disjoint bytes. Greedy heuristics run first. If their plans
-/// exceed the capacity (or the lower bound), an exact search follows. lower_bound_bytes includes what the search proved: if it equals the
-/// size, no plan is smaller; if it exceeds the capacity, no plan fits. Plans are only greedy for buffers with fixed offsets, more than
-/// 4,096 buffers, or arenas of more than 2^30 units (the greatest common divisor of aligned sizes).
+/// exceed the capacity (or, without one, the lower bound), an exact search follows. lower_bound_bytes includes what the search proved: if
+/// it equals the size, no plan is smaller; if it exceeds the capacity, no plan fits. Plans are only greedy for buffers with fixed offsets,
+/// more than 4,096 buffers, or arenas of more than 2^30 units (the greatest common divisor of aligned sizes).
 /// @throws Error(invalid_argument) if first >= last, if the alignment is not a power of two, or if two fixed buffers that are alive
 ///         together overlap; Error(resource_exhausted) if the sum of sizes overflows
 /// Sources: docs/plan-memory.md.

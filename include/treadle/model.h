@@ -49,7 +49,7 @@ enum class GraphState : uint8_t {
 /// An ONNX model. Immutable and cheap to copy. Sessions of one Model share its weights.
 class TREADLE_API Model {
  public:
-  /// @throws Error(not_found, io_error, invalid_model, not_implemented, resource_exhausted)
+  /// Reads a model file. @throws Error(not_found, io_error, invalid_model, not_implemented, resource_exhausted)
   static Model load(const std::string& path, const LoadOptions& options = {});
   /// Reads a model. @param model_dir  folder of external data; empty: external data is an error
   static Model from_bytes(std::span<const std::byte> bytes, const std::string& model_dir = {}, const LoadOptions& options = {});

@@ -31,7 +31,7 @@ struct PrecisionChoice {
   std::string precision;  ///< "float32" if nothing faster keeps the bound
   double error = 0;
   double speedup = 1;                 ///< how many times faster than float32 it is
-  std::vector<TriedPrecision> tried;  ///< results of each precision for the whole model, float32 first, and for the mixture if there is one
+  std::vector<TriedPrecision> tried;  ///< results of each precision for the whole model, float32 first, and for a mixture if one was tried
   /// Returns a table of the tried precisions.
   TREADLE_API std::string to_text() const;
 };

@@ -66,7 +66,7 @@ struct PlannedNode {
   size_t packed_bytes = 0;
 };
 
-/// A node as it ran.
+/// A node, with the times of its executions.
 struct ProfiledNode : PlannedNode {
   int64_t calls = 0;              ///< number of calls in all recorded runs
   std::vector<double> self_ns;    ///< per run: sum over all calls, without the nodes in its bodies
@@ -78,7 +78,7 @@ struct ProfiledNode : PlannedNode {
 
 /// The time of one run. kernel_ns to after_ns sum up to duration_ns.
 struct ProfiledRun {
-  double start_ns = 0;     ///< since the recorder was made
+  double start_ns = 0;     ///< time at which the run began, counted from the profile's begin
   double duration_ns = 0;  ///< time from the begin to the end of the run on the calling thread
   double kernel_ns = 0;    ///< time during which at least one node runs
   double wait_ns = 0;      ///< time spent waiting for other jobs
@@ -106,7 +106,7 @@ struct ProfiledPoolThread {
   static constexpr std::array<const char*, 4> kStateNames{"running", "no ready work", "barrier", "asleep"};
   int32_t thread = 0;                ///< number of the thread, as in ProfiledEvent
   bool calls = false;                ///< true: the thread calls runs; its times then cover only its own runs
-  std::array<double, 4> state_ns{};  ///< by State; waiting for other jobs counts as asleep
+  std::array<double, 4> state_ns{};  ///< time in each State; waiting for other jobs counts as asleep
 };
 
 /// The profile's clock and the wall clock at one moment.
@@ -184,7 +184,7 @@ struct MemoryHolding {
 
 /// A block that was allocated while memory was recorded.
 struct ProfiledBlock {
-  uint64_t id = 0;  ///< unique; addresses may repeat
+  uint64_t id = 0;  ///< unique number of the block, since addresses may repeat
   MemoryClass memory_class = MemoryClass::other;
   std::string holder;  ///< a name like MemoryHolding::name
   size_t size_bytes = 0;
@@ -263,8 +263,8 @@ struct ProfilerOptions {
   bool passes = false;
 };
 
-/// Records the runs of a session, a trainer or a joint module, whose profiler() makes it, from then on. Several profilers do not affect
-/// each other. Thread-safe. The destructor frees the records.
+/// Records the runs of the session, trainer or joint module whose profiler() returned it, from that call on. Several profilers do not
+/// affect each other. Thread-safe. The destructor frees the records.
 class TREADLE_API Profiler {
  public:
   Profiler(Profiler&&) noexcept;
@@ -286,7 +286,7 @@ class TREADLE_API Profiler {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Reads a profile from ProfilerOptions::stream_to, including single events, as far as it was written.
+/// Reads a profile from a file that ProfilerOptions::stream_to wrote, as far as it was written. The profile includes single events.
 /// @throws Error(not_found, io_error); Error(invalid_argument) for other files
 TREADLE_API Profile read_profile_recording(const std::string& path);
 
@@ -357,7 +357,7 @@ struct ProfileContext {
   std::vector<double> call_ns;           ///< duration of the session's call for each recorded run, as the caller sees it
   std::vector<double> plain_ns;          ///< durations of calls that were made between the recorded ones, without recording
   MachinePeaks peaks;
-  std::map<std::string, MachinePeaks> device_peaks;  ///< keyed by PlannedNode::device; nodes on other devices are not judged
+  std::map<std::string, MachinePeaks> device_peaks;  ///< by PlannedNode::device; nodes on other devices are not compared with peaks
   bool peaks_hold = true;                            ///< false: products use another precision than the float32 of the peaks
   std::string assumed_extents;                       ///< extents that were assumed for inputs: "N=1, images axis 2=1"
   bool remedies_tried = false;

@@ -32,7 +32,7 @@ struct KernelPhaseReport {
   double share = 0;  ///< share of the time of all phases of the node, 0 to 1
 };
 
-/// The reason why a pass of the optimizer did not change a node that nearly matched.
+/// The reason why a pass of the optimizer did not change a node that nearly matched the pass's pattern.
 struct PassRefusal {
   std::string pass, why;
 };
@@ -145,7 +145,7 @@ struct ProfileReport {
   };
   struct Runs {
     int64_t recorded = 0, warmup = 0;
-    std::optional<ProfileTimes> ms, plain_ms;  ///< recorded and unrecorded runs
+    std::optional<ProfileTimes> ms, plain_ms;  ///< times of recorded runs, and of unrecorded ones
     std::optional<double> load_ms, first_run_ms;
   };
   struct Cost {
@@ -241,7 +241,7 @@ struct ProfileReport {
   std::vector<DevicePeaks> device_peaks;
   std::vector<Part> where;
   std::optional<CriticalPath> critical_path;
-  std::optional<double> waited_ms;  ///< sum over all nodes
+  std::optional<double> waited_ms;  ///< sum of the nodes' waiting times
   std::vector<NodeReport> nodes;
   std::vector<Operator> operators;
   std::vector<Layer> layers;
@@ -271,7 +271,7 @@ TREADLE_API ProfileReport read_profile(std::string_view json, ProfileParts parts
 struct ProfileTableOptions {
   int top = 25;               ///< number of nodes shown; 0: all
   bool memory = false;        ///< true: also shows the arena's contents, per step and at the peak
-  std::string sort = "time";  ///< "time", "order", "calls", "gflops", "bandwidth", "peak", "name"
+  std::string sort = "time";  ///< order of the nodes: "time", "order", "calls", "gflops", "bandwidth", "peak", "name"
 };
 /// Returns a table of nodes. @throws Error(invalid_argument) for an unknown order
 TREADLE_API std::string profile_to_table(const ProfileReport& report, const ProfileTableOptions& options = {});
@@ -307,14 +307,14 @@ struct TimeDifference {
 struct ProfileDifference {
   struct Node : TimeDifference {
     std::string name, op_type;
-    std::string plan;  ///< other differences: kernel, shapes
+    std::string plan;  ///< other differences of the node, such as kernel or shapes
   };
   double tolerance = 0;
   TimeDifference run;                                                     ///< the comparison of whole runs
   std::vector<Node> nodes;                                                ///< nodes of both profiles, changed ones first
   std::vector<std::pair<std::string, std::string>> environment;           ///< settings in which the environments of the two profiles differ
   std::vector<std::string> only_before, only_after;                       ///< names of nodes that only one of the profiles has
-  std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< bytes before and after
+  std::vector<std::pair<std::string, std::pair<double, double>>> memory;  ///< names of memory sizes, each with its bytes before and after
   int64_t num_other_shapes = 0;                                           ///< number of nodes whose shapes differ
 };
 /// Compares two profiles, matching nodes by name. A node has changed if the 99 % intervals of its medians do not overlap. It is unchanged

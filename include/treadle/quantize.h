@@ -41,7 +41,7 @@ struct QuantizeOptions {
   bool reduce_range = false;                  ///< int8 weights use 7 bits, for machines whose 8-bit products saturate (AVX2 without VNNI)
   DType activation_dtype = DType::uint8;      ///< element type for qdq: uint8 or int8
   CalibrationMethod method = CalibrationMethod::minmax;
-  double percentile = 99.999;  ///< percentage of the values that the range contains; both tails together have the rest
+  double percentile = 99.999;  ///< percentage of the values that the range contains; the rest lies beyond its two ends
   int weight_bits = 4;         ///< mode weights: 4 or 8
   int64_t block_size = 32;     ///< mode weights: 16, 32, 64, 128 or 256 along the inner dimension
   bool symmetric = true;       ///< mode weights: true: weights have no zero points
@@ -75,7 +75,7 @@ struct QuantizeReport {
   size_t bytes_before = 0, bytes_after = 0;  ///< bytes of the weights
   int64_t calibration_samples = 0, compared_samples = 0;
   /// Returns sentences about a model that is unfit for use: outputs (or weights, if no outputs were compared) whose error exceeds a third
-  /// of the signal (10 dB), and the node where it begins.
+  /// of the signal (10 dB), and the node where the error begins.
   TREADLE_API std::vector<std::string> warnings() const;
   /// Returns a table, worst node first, and the warnings.
   TREADLE_API std::string to_text() const;

@@ -39,7 +39,7 @@ enum class ExecutionMode : int { sequential = 0, parallel = 1 };
 
 enum class GraphOptimizationLevel : int { disable_all = 0, basic = 1, extended = 2, layout = 3, all = 99 };
 
-/// Inference also runs passes that are invalid for training, such as folding batch normalization into convolution.
+/// In inference mode, the optimizer also runs passes that are invalid for training, such as folding batch normalization into convolution.
 enum class SessionMode : int { inference = 0, training = 1 };
 
 struct TREADLE_API SessionOptions {
@@ -77,9 +77,9 @@ struct TREADLE_API SessionOptions {
   /// only during a run are checked then; the error also names a limit for their upper bounds, if they have any. With a device, the limit is
   /// for its memory.
   size_t memory_limit_bytes = 0;
-  /// Fraction, up to 1, to which the activations and scratch of a run are limited, relative to a run without it. As with a limit, runs
-  /// reorder nodes, write values to a file, and compute them twice. Applies to feeds of any shape; if no plan is small enough, the smallest
-  /// is used. For trainers and joint modules it applies only to training steps. 0: no limit. Host only.
+  /// Fraction, up to 1, to which the activations and scratch of a run are limited, relative to a run without this option. As with a limit,
+  /// runs reorder nodes, write values to a file, and compute them twice. Applies to feeds of any shape; if no plan is small enough, the
+  /// smallest is used. For trainers and joint modules it applies only to training steps. 0: no limit. Host only.
   double memory_fraction = 0;
   /// Fraction, up to 1, of a run's time that may be spent on recomputing values to save activations and scratch, with the same bits. Times
   /// are the planner's estimates; nothing is written to a file. Applies to the same runs as memory_fraction. -1: up to 0.1 for training, as
@@ -185,7 +185,7 @@ struct TREADLE_API RunOptions {
   std::vector<std::shared_ptr<const Adapter>> adapters;
   /// Ends the run with Error(invalid_argument), naming the first node with an output that is not finite, and the element.
   FiniteCheck check_finite = FiniteCheck::off;
-  /// Writes the inputs and outputs of matching nodes as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb.
+  /// Folder for the inputs and outputs of matching nodes, as ONNX tensors: <folder>/<run id>/<step>_<node>_<in|out><i>.pb. Empty: none.
   std::string dump_folder;
   std::string dump_pattern = "*";  ///< shell pattern of node names (* and ?); an error if none matches
   /// Called at the end of a successful run, with its times and memory.
@@ -250,8 +250,8 @@ class TREADLE_API IoBinding {
   std::unique_ptr<Impl> impl_;
 };
 
-/// A cache that partial runs share: values by name, each the only output of a node. One thread at a time may use it. A value in the cache
-/// replaces the computation of its node; an undefined value is filled in by the first run that computes it.
+/// A cache that partial runs share: it maps names to values, each of which is the only output of its node. One thread at a time may use it.
+/// A value in the cache replaces the computation of its node; an undefined value is filled in by the first run that computes it.
 using ValueCache = std::map<std::string, Datum, std::less<>>;
 
 /// A run that stops at every `treadle.Yield` node. It may be resumed on another thread, interleaved with others, or abandoned.
@@ -274,7 +274,7 @@ class TREADLE_API PartialRun {
   void feed(std::string_view name, Datum value);
   /// Returns outputs that have been computed so far, even before the end.
   std::vector<Datum> fetch(std::span<const std::string> names) const;
-  /// Runs until the node has run, or stops where advance() would stop before. Does nothing if the node has run. @return true at the end
+  /// Runs until the node has run, or stops earlier, where advance() would stop. Does nothing if the node has run. @return true at the end
   /// @throws Error(not_found) if the optimized graph does not have the node
   bool advance_until(std::string_view node);
   /// Runs this many nodes of the optimized graph, or all that are left before the next Yield or the end (MXNet's PartialForward).
@@ -326,7 +326,7 @@ class TREADLE_API StatefulRun {
   /// @return one value per requested output. After an error, the states have their values from before the run
   std::vector<Datum> run(const std::map<std::string, Datum>& feeds, std::span<const std::string> outputs = {},
                          const RunOptions* options = nullptr);
-  /// The value for the paired input of the next run. Its memory is not reused while the caller holds it.
+  /// Returns the value for the paired input of the next run. Its memory is not reused while the caller holds it.
   Datum state(std::string_view input) const;
   /// Sets the value of a state. As with `initial` in the constructor, memory that nothing else refers to may be overwritten.
   void set_state(std::string_view input, Datum value);
@@ -341,7 +341,7 @@ struct MemoryReport {
   size_t arena_lower_bound_bytes = 0;  ///< the maximum of bytes alive in a step, or a higher bound if one was proved
   size_t arena_sum_bytes = 0;          ///< sum of all buffers' bytes: the size of the arena if no buffers shared memory
   size_t arena_in_order_bytes = 0;     ///< size of the arena if best fit in the order of execution planned it, as in ONNX Runtime
-  size_t largest_node_bytes = 0;       ///< operands and scratch in the arena of the largest node: no run needs less
+  size_t largest_node_bytes = 0;       ///< operands and scratch of the node that needs most of the arena: no run can do with less
 };
 
 /// A value that is alive at the step of the plan at which the most bytes are alive.
@@ -414,7 +414,7 @@ class TREADLE_API Session {
   /// Returns the bytes that the session holds now, by class, and their peaks.
   MemoryStatistics memory_statistics() const;
   void reset_memory_peaks() const;
-  /// Changes the limit: at once for later runs, at the next node for running ones that can adapt. Keeps the plans for the last few limits.
+  /// Changes the memory limit: at once for later runs, at the next node for runs that can adapt. Keeps the plans for the last few limits.
   /// @throws Error(invalid_argument) if the session was made without a limit
   void set_memory_limit(size_t limit_bytes) const;
   /// Returns the node during which the most bytes of the arena are in use, and the values in the arena at that time, largest first.

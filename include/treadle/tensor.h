@@ -26,7 +26,7 @@ class TREADLE_API Storage {
   static std::shared_ptr<Storage> allocate(size_t size_bytes);
   /// Allocates `count` strings, which are destroyed with the block.
   static std::shared_ptr<Storage> allocate_strings(size_t count);
-  /// Uses foreign memory. `release`, which may be empty, is called when the last tensor that uses the memory is destroyed.
+  /// Makes storage from foreign memory. `release`, which may be empty, is called when the last tensor that uses the memory is destroyed.
   static std::shared_ptr<Storage> borrow(void* data, size_t size_bytes, std::function<void()> release);
   /// Like borrow(), for memory that must not be written.
   static std::shared_ptr<Storage> borrow_read_only(const void* data, size_t size_bytes, std::function<void()> release);

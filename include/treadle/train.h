@@ -135,7 +135,7 @@ struct TREADLE_API TrainerOptions {
   /// of the loss model are not trained. With several ranks, the losses of all ranks have the same weight.
   std::optional<Model> loss_model = std::nullopt;
   bool int32_labels = false;
-  int class_axis = 1;                                  ///< the axis of the scores that counts classes; may be negative
+  int class_axis = 1;                                  ///< the axis of the scores along which the classes lie; may be negative
   std::optional<int64_t> ignore_index = std::nullopt;  ///< label that is ignored
   std::vector<float> class_weights;                    ///< empty: all weights are 1
   double label_smoothing = 0;                          ///< a number from 0 to 1
@@ -198,7 +198,7 @@ struct TREADLE_API TrainerOptions {
   std::shared_ptr<Communicator> communicator = nullptr;
   std::string communicator_name;  ///< name for connect_communicator(); not allowed together with `communicator`
   double communicator_deadline_s = kDefaultCommunicatorDeadlineSeconds;
-  int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this size in bytes, while the next ones are computed
+  int64_t bucket_bytes = 4 << 20;    ///< gradients are reduced in parts of this many bytes, while the next ones are computed
   DType reduction = DType::float32;  ///< dtype in which gradients are sent and summed: float32 or bfloat16
   bool shard_optimizer = false;      ///< true: each rank updates its share of the parameters, and has the optimizer state of it (ZeRO 1)
   /// Threads, devices, memory, job, profiling and passes, as for a session. The memory limit covers parameters, states, momentum, packed
@@ -287,15 +287,15 @@ class TREADLE_API Trainer {
   /// Returns all state kept for parameters, as "PARAMETER/WHAT". WHAT is momentum, mean, squares, average (TrainerOptions::ema_decay) or
   /// gradient (accumulated).
   const NamedTensors& optimizer_state() const;
-  /// Returns optimizer_state() including the parts of other ranks (TrainerOptions::shard_optimizer) and the summed gradients of all ranks,
+  /// Returns optimizer_state() with the parts of all other ranks (TrainerOptions::shard_optimizer) and the summed gradients of all ranks,
   /// as in a checkpoint. All ranks must call it. The tensors are those of the last step: parts of other ranks are copies, and this rank's
   /// parts do not follow later steps on a device.
   NamedTensors joint_optimizer_state() const;
   /// Returns live views of the averages of parameters and, with TrainerOptions::ema_statistics, of running statistics; empty without
   /// ema_decay.
   NamedTensors averages() const;
-  /// Swaps parameters and averages: evaluate(), predict(), save() and parameters() use the averages until this is called with false.
-  /// Meanwhile steps and checkpoints are rejected. @throws Error(invalid_argument) if no averages are kept
+  /// Swaps parameters and averages: evaluate(), predict(), save() and parameters() use the averages until this function is called with
+  /// false. Meanwhile steps and checkpoints are rejected. @throws Error(invalid_argument) if no averages are kept
   void use_averages(bool use);
   bool averages_used() const;
   int64_t num_updates() const;
@@ -308,7 +308,7 @@ class TREADLE_API Trainer {
   /// reach
   void set_loss_scale(const LossScale& scale);
   const TrainerOptions& options() const;
-  const Model& model() const;     ///< the model as read, but running statistics that shared an initializer have separate ones
+  const Model& model() const;     ///< the model as read, but running statistics that shared an initializer have one each
   double learning_rate() const;   ///< rate before the factors of schedule and group
   double scheduled_rate() const;  ///< rate for the next update
   void set_learning_rate(double rate);
@@ -343,7 +343,7 @@ class TREADLE_API Trainer {
   /// the new file exists. With a communicator all ranks must call it, and rank 0 writes.
   /// @param metadata  the caller's own, for instance the position in the data
   void save_checkpoint(const std::string& path, const Metadata& metadata = {}) const;
-  /// Loads a checkpoint. With a communicator all ranks must call it, and rank 0 reads. It may be from a different number of ranks.
+  /// Loads a checkpoint, perhaps of a different number of ranks. With a communicator all ranks must call it, and rank 0 reads.
   /// @return the metadata that save_checkpoint() was given
   /// @throws Error(invalid_model) if the file is damaged or not a checkpoint; Error(invalid_argument) naming the first difference, if it is
   ///         of another model, optimizer or setting. Then nothing has changed

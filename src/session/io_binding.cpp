@@ -36,7 +36,7 @@ struct IoBinding::Impl {
     return std::find_if(outputs.begin(), outputs.end(), [&](const Output& output) { return output.name == name; });
   }
 
-  // Records which program the options need. If they differ from the previous run's, the program is chosen again.
+  // Notes the run options that determine the program. If they differ from the previous run's, the program is chosen again.
   void note(const RunOptions* options) {
     static const RunOptions kNone;
     const RunOptions& asked = options ? *options : kNone;

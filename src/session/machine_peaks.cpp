@@ -23,8 +23,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Measures the rate, in units per second, that all threads reach together; work(thread) returns the units it processed. It returns the best
-// of several rounds, as other processes may use the machine at the same time.
+// Measures the rate, in units per second, that all threads reach together; work(thread) returns the units it processed. Returns the best of
+// several rounds, as other processes may use the machine at the same time.
 template <typename Work>
 double best_rate(int threads, double seconds, const Work& work) {
   constexpr int kRounds = 3;
@@ -75,7 +75,7 @@ MachinePeaks measure_machine_peaks(int num_threads) {
     const double rate = best_rate(peaks.threads, 0.005, [&](int thread) {
       auto& from = src[static_cast<size_t>(thread)];
       auto& to = dst[static_cast<size_t>(thread)];
-      if (from.empty()) from.resize(floats, 1.0f), to.resize(floats);  // each thread touches its pages first, so that they lie near it
+      if (from.empty()) from.resize(floats, 1.0f), to.resize(floats);  // each thread touches its pages first, so they are near its core
       kernels::copy_loop(from.data(), to.data(), static_cast<int64_t>(floats));
       return 2.0 * static_cast<double>(floats) * sizeof(float);
     });

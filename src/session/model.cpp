@@ -161,7 +161,7 @@ std::string unused_value(const Model& model, const std::map<std::string, Tensor>
 
 namespace {
 
-// Appends nodes in onnxruntime's order: those of all bodies first. @param devices  device of each node, by its first output
+// Appends nodes in onnxruntime's order: those of all bodies first. @param devices  device of each node, by the node's first output
 void assign(const onnx::GraphDef& graph, const std::map<std::string, std::string>& devices, std::vector<AssignedNode>& nodes) {
   for (const onnx::NodeDef& node : graph.nodes) {
     std::map<std::string_view, const onnx::GraphDef*> bodies;  // sorted, so that "else_branch" comes first

@@ -47,8 +47,8 @@ onnx::ReadOptions reading_options(const SessionOptions& options);
 Model load_model(const std::string& path, const onnx::ReadOptions& read);
 Model read_model(std::span<const std::byte> bytes, const std::string& model_dir, const onnx::ReadOptions& read);
 
-/// Returns an error text about given values that replaced no external initializer, because no initializer has that name or it is not
-/// external. Empty if all values were used.
+/// Returns an error text about values in `external_values` that replaced no external initializer, because no initializer has that name or
+/// it is not external. Empty if all values were used.
 std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
 /// A node as optimized_model() writes it, and the device that it runs on ("cpu", "gpu:0").
 struct AssignedNode {

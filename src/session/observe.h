@@ -18,7 +18,7 @@ class RunObserver final : public exec::Observer {
  public:
   /// @param options  options of the run; may be null.
   /// @param monitor  may be null.
-  /// @param memory   context of the session or other client; the statistics name its allocator.
+  /// @param memory   allocation context of the session or other client; the statistics name its allocator.
   RunObserver(const Executable& executable, const RunOptions* options, const Monitor* monitor, uint64_t run_id,
               const AllocationContext& memory);
 

@@ -334,7 +334,7 @@ std::vector<Option<O>> finish(std::vector<Option<O>> rows) {
   return rows;
 }
 
-/// The descriptions of the rows without their members, for functions that are independent of O.
+/// The rows of a table without the members that hold their values, for functions that are independent of O.
 using OptionInfos = std::vector<const OptionInfo*>;
 
 /// Checks the key of a config entry. @throws Error(not_found) for an unknown key that begins with "treadle.", and for an option's name

@@ -24,8 +24,8 @@ struct PartialRun::Impl {
 };
 
 // Returns the last instructions of a node, given its name in the model or in the optimized graph. Normally these are the instructions with
-// that name or that compute the node's values (if a pass replaced it by several nodes). If the node was fused into others, none is left, so
-// the instructions whose sources include it are returned.
+// that name or that compute the node's values (if a pass replaced it by several nodes). If the node was fused into others, there is none,
+// so the instructions whose sources include it are returned.
 std::vector<exec::InstructionId> PartialRun::Impl::ends_of(std::string_view name) const {
   std::span<const std::string> values;
   for (const onnx::NodeDef& def : session->model.impl().def.graph.nodes)

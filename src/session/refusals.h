@@ -18,13 +18,13 @@ struct Refusal {
 };
 
 std::span<const Refusal> refusals();
-/// Throws the listed error.
+/// Throws the error that the list has for this pair of `where` and `what`.
 /// @param name  the object concerned, such as a device; empty: none.
-/// @throws Error(invalid_argument) with the listed text. @pre the list has the pair
+/// @throws Error(invalid_argument) with the listed text. @pre the list has this pair
 [[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view name = {});
 
-/// Refuses options that this executor does not support.
-/// @param options  after complete()
+/// Refuses options that the kind of execution `where` does not support.
+/// @param options  options that complete() has returned
 /// @throws Error(invalid_argument) for the first such option that is set.
 void refuse_set(std::string_view where, const SessionOptions& options);
 

@@ -30,7 +30,7 @@ void check_output(const Executable& executable, std::string_view option, const s
 
 void check_pattern(std::string_view what, const std::string& pattern, std::span<const std::string> names, std::string_view of) {
   if (pattern == "*" || std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) return;
-  std::vector<std::string> different(names.begin(), names.end());  // the same name may occur before and after the passes
+  std::vector<std::string> different(names.begin(), names.end());  // duplicates: a name may occur before and after the passes
   std::ranges::sort(different);
   different.erase(std::ranges::unique(different).begin(), different.end());
   throw Error(ErrorCode::invalid_argument,

@@ -137,8 +137,8 @@ Runtime::~Runtime() {
   if (job_memory) job_memory->report();
 }
 
-// The threads of nodes and the nodes that run concurrently share one pool. A client that sets its own numbers gets a pool of the larger
-// one. Negative numbers mean the default, as in ONNX Runtime, because some packages pass -1.
+// The threads of nodes and the nodes that run concurrently share one pool. A client that sets its own numbers of threads gets a pool of the
+// larger number. Negative numbers mean the default, as in ONNX Runtime, because some packages pass -1.
 void Runtime::choose_threads() {
   const int intra = std::max(options.intra_op_num_threads, 0), inter = std::max(options.inter_op_num_threads, 0);
   parallel = options.execution_mode == ExecutionMode::parallel && inter != 1;

@@ -70,7 +70,7 @@ struct Runtime {
   void enlist(const Model& model, std::function<void()> trim);
   /// Must be the first step in a client's destructor: afterwards no other thread calls `trim`, profile_plan() or cache_statistics().
   void delist() noexcept;
-  /// Changes the limit. @throws Error(invalid_argument) if the client was made without a memory limit.
+  /// Changes the memory limit. @throws Error(invalid_argument) if the client was made without a memory limit.
   void set_memory_limit(size_t limit_bytes);
   using Executables = std::vector<std::shared_ptr<const Executable>>;  // all programs of a client, the main one first
   /// Starts the client's own profile, for runs that begin from now on. Discards what that profile has recorded before.

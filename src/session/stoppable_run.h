@@ -14,8 +14,8 @@
 
 namespace treadle {
 
-/// If there is a deadline, a helper thread executes the run and shares this object, which may therefore outlive its client. Not
-/// thread-safe.
+/// A run that can pause. If it has a deadline, a helper thread executes it and shares this object, which may therefore outlive its client.
+/// Not thread-safe.
 class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
  public:
   /// @param options  may be null; must live as long as the run. Its deadline counts from this call.
@@ -28,7 +28,7 @@ class StoppableRun : public std::enable_shared_from_this<StoppableRun> {
   void draw_by(uint64_t number) { control_.run_id = number; }
   /// Starts the run.
   /// @param feeds     one per input; undefined ones are given later by feed().
-  /// @param compiled  the executable was compiled for this run.
+  /// @param compiled  true: the executable was compiled for this run.
   void start(std::vector<Datum> feeds, std::span<const Datum> bound, std::shared_ptr<exec::ValueCache> cache, bool compiled);
   /// Continues the run as exec::Run::advance() does, with hooks around it.
   /// @throws Error(timed_out) if a node did not return before the deadline, and in every later call

@@ -18,7 +18,7 @@ class MemoryWatch {
   class Client {
    public:
     /// Called after a limit has changed.
-    /// @param may_wait  false: must not wait for a running node; if it does nothing therefore, a call with true follows
+    /// @param may_wait  false: must not wait for a running node. If it cannot act without waiting, a call with true follows
     virtual void limit_changed(bool may_wait) = 0;
 
    protected:

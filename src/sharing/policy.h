@@ -28,7 +28,7 @@ struct JobView {
 struct Decision {
   Beside beside = Beside::none;
   uint64_t max_beside_ns = 0;       ///< nodes that take longer never run beside a guaranteed job; 0: no limit
-  bool guaranteed_publish = false;  ///< guaranteed jobs publish the bounds of their nodes
+  bool guaranteed_publish = false;  ///< true: guaranteed jobs publish which resource limits their nodes
   std::vector<uint32_t> granted;    ///< granted shares, in units of 0.01 %
 };
 

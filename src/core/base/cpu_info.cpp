@@ -56,7 +56,7 @@ std::optional<Mount> find_cgroup_mount(const std::string& prefix, const std::str
   return std::nullopt;
 }
 
-// @param controller  "cpu" or "memory" for cgroup v1, "" for the single hierarchy of v2
+// Finds the group of this process. @param controller  "cpu" or "memory" for cgroup v1, "" for the single hierarchy of v2
 std::optional<ControllerDir> find_controller(const std::string& prefix, const std::string& controller) {
   auto mount = find_cgroup_mount(prefix, controller);
   if (!mount) return std::nullopt;

@@ -39,7 +39,7 @@ struct CpuInfo {
 };
 
 /// Returns the properties of this machine, which the first call detects. The environment variable TREADLE_ISA limits the instruction sets,
-/// see limited_features(). @throws Error(invalid_argument) if it has another value
+/// see limited_features(). @throws Error(invalid_argument) if the variable has another value
 const CpuInfo& cpu_info();
 
 /// Restricts features to `isa` and the levels before it: baseline (plain C++), neon, avx2, avx_vnni, avx512, avx512_vnni, avx512_bf16, amx.

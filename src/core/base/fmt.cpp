@@ -1,5 +1,5 @@
-// The compiled part of fmt, once for the library. Header-only fmt would cost about three seconds per file that formats a message, a third
-// of a clean build. If Debian's libfmt were linked, wheels would depend on it.
+// Compiles the non-inline part of the library fmt once. Header-only fmt would cost about three seconds per file that formats a message, a
+// third of a clean build. If Debian's libfmt were linked, wheels would depend on it.
 #include <fmt/format-inl.h>
 
 namespace fmt::detail {

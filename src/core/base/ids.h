@@ -27,7 +27,7 @@ constexpr I id_at(size_t index) {
   return static_cast<I>(static_cast<int32_t>(index));
 }
 
-/// The ids [first, last).
+/// The ids from `first` to `last`, without `last`.
 template <Id I>
 class IdRange {
  public:
@@ -85,7 +85,7 @@ class IdSpan : private std::span<T> {
 
   T& operator[](I id) const { return Base::operator[](index_of(id)); }
   IdRange<I> ids() const { return {I{}, id_at<I>(size())}; }
-  /// @pre `element` is in this span
+  /// Returns the id of an element. @pre `element` is in this span
   I id_of(const T& element) const { return id_at<I>(static_cast<size_t>(&element - data())); }
 };
 
@@ -112,14 +112,14 @@ class IdVector : private std::vector<T> {
   auto data() { return Base::data(); }
   auto data() const { return Base::data(); }
   IdRange<I> ids() const { return {I{}, next_id()}; }
-  /// The id of the element to be added next.
+  /// Returns the id of the element that will be added next.
   I next_id() const { return id_at<I>(size()); }
   I add(T element) {
     const I id = next_id();
     push_back(std::move(element));
     return id;
   }
-  /// @pre `element` is in this vector
+  /// Returns the id of an element. @pre `element` is in this vector
   I id_of(const T& element) const { return id_at<I>(static_cast<size_t>(&element - data())); }
   operator IdSpan<I, const T>() const { return IdSpan<I, const T>(std::span<const T>(*this)); }
   operator IdSpan<I, T>() { return IdSpan<I, T>(std::span<T>(*this)); }

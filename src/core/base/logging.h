@@ -51,9 +51,9 @@ struct LogRecord {
 /// Called for one message at a time, from any thread. It must not log.
 using LogSink = std::function<void(const LogRecord& record)>;
 
-/// An empty sink restores the default.
+/// Sets the sink of log messages. An empty sink restores the default.
 void set_log_sink(LogSink sink);
-/// Messages below this level are not formatted. Default: `warning`.
+/// Sets the lowest level that is logged; messages below are not even formatted. Default: `warning`.
 /// @param categories  bit k stands for category k. Of the others, warnings and worse are still logged
 void set_log_level(LogLevel level, uint32_t categories = UINT32_MAX) noexcept;
 
@@ -78,7 +78,7 @@ void log_event(LogLevel level, LogCategory category, std::initializer_list<LogFi
 
 }  // namespace treadle
 
-/// Arguments are evaluated only if the level is enabled. Never throws.
+/// Logs a message. Its arguments are evaluated only if the level is enabled. Never throws.
 #define TREADLE_LOG(level, ...)                                                                    \
   do {                                                                                             \
     if (::treadle::log_enabled(::treadle::LogLevel::level))                                        \

@@ -1,4 +1,4 @@
-// An error of a node in a run, together with the node's operator, on which ONNX Runtime's status depends.
+// An error of a node in a run, together with the node's operator, since ONNX Runtime's status for the error depends on the operator.
 #pragma once
 
 #include <string>

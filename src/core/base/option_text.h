@@ -1,4 +1,4 @@
-// Descriptions of options, for listing them. The small training library lists no options and omits the texts.
+// Descriptions of options, for listing them. A library built only for training lists no options, so it omits the texts.
 #pragma once
 
 #include <string_view>

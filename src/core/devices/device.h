@@ -53,7 +53,7 @@ class Stream {
   virtual ~Stream() = default;
   virtual Device& device() const = 0;
 
-  /// @param name  for error messages and traces
+  /// Enqueues work. @param name  for error messages and traces
   virtual void enqueue(Work work, std::string_view name) = 0;
   /// Enqueues host work that runs after all work enqueued so far, such as releasing memory which that work uses. synchronize() waits for
   /// it.
@@ -103,7 +103,7 @@ class Bus {
   virtual std::shared_ptr<Storage> allocate_anywhere(size_t size_bytes) = 0;  ///< reserves addresses, but no memory
   /// True if addresses without contents take no memory: values then need not share addresses.
   virtual bool addresses_are_free() const noexcept { return false; }
-  /// Reserves physical memory of the device for the contents of these addresses. A null `data` reserves it without addresses, for weights
+  /// Reserves physical memory of the device for the contents of these addresses. Null `data` reserves memory without addresses, for weights
   /// that host kernels have packed. Returns false if not enough is free.
   virtual bool reserve(void* data, size_t size_bytes) = 0;
   virtual void unreserve(void* data, size_t size_bytes) noexcept = 0;

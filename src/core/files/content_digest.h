@@ -18,7 +18,7 @@ struct ContentDigest {
 };
 
 /// Returns the digest of the bytes. Reads every byte once, at 10 to 20 GB/s on one core. The bytes need no alignment. Source: NH of UMAC
-/// (Black, Halevi, Krawczyk, Krovetz and Rogaway 1999, CRYPTO) on 64-bit words, twice with shifted keys, as a tree.
+/// (Black, Halevi, Krawczyk, Krovetz and Rogaway 1999, CRYPTO) on 64-bit words, with two shifted sets of keys, as a hash tree.
 ContentDigest digest_of(std::span<const std::byte> bytes);
 
 /// Returns a digest of the contents. Bytes of a mapped file are not read: file and offset identify them, so equal bytes elsewhere have

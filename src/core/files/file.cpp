@@ -113,7 +113,7 @@ class Mappings {
     if (file.read_bytes < kWorthDropping) return std::pair{begin, begin};
     return take(file);
   }
-  /// Drops all noted pages. Holds the lock, since nothing else keeps the files mapped.
+  /// Drops all noted pages, while holding the lock, since nothing else keeps the files mapped.
   void drop_waiting() {
     std::lock_guard lock(mutex_);
     for (auto& [data, file] : files_)

@@ -31,7 +31,7 @@ struct FileRange {
   uint64_t device = 0, inode = 0, file_bytes = 0, offset = 0, size_bytes = 0;
   int64_t modified_ns = 0, changed_ns = 0;  ///< times of the file when it was mapped
 };
-/// Returns nullopt for memory that map_file() did not map.
+/// Returns the file range that is mapped at `data`; nullopt for memory that map_file() did not map.
 std::optional<FileRange> mapped_range(const void* data, size_t size_bytes);
 
 /// Reads the file into memory instead of mapping it. Limits and errors are those of map_file().
@@ -41,19 +41,19 @@ std::shared_ptr<Storage> read_file(const std::string& path);
 /// unchanged. A replaced file passes on its permissions and, if the system allows, its owner; a new file gets the umask's permissions.
 class AtomicFile {
  public:
-  /// @throws Error(io_error) if the folder is not writable, or `path` is not a regular file
+  /// Creates the temporary file. @throws Error(io_error) if the folder is not writable, or `path` is not a regular file
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// @throws Error(io_error), for instance if the disk is full
+  /// Appends bytes. @throws Error(io_error), for instance if the disk is full
   void write(std::span<const std::byte> bytes);
   void write_zeros(size_t count);
   size_t size_bytes() const noexcept { return size_bytes_; }
   /// Flushes and closes, but does not rename: afterwards, lack of space cannot make commit() fail.
   void close();
-  /// Closes if necessary, and renames.
+  /// Closes the temporary file if necessary, and renames it to `path`.
   void commit();
   /// Commits, and waits until the contents and then the name are on disk, so that a power failure leaves no name without contents.
   void commit_durably();

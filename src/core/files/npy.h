@@ -8,7 +8,7 @@
 
 namespace treadle {
 
-/// Parses the .npy file in the bytes [offset, offset + size) of `file`. It is a view of these bytes if they are aligned.
+/// Parses the .npy file in the bytes [offset, offset + size) of `file`. The tensor views these bytes if they are aligned.
 /// @param where  the file's name, for errors
 /// @throws Error(invalid_argument) if the file is broken or ONNX lacks the dtype. Unicode strings become UTF-8.
 Tensor parse_npy(const std::shared_ptr<Storage>& file, size_t offset, size_t size, const std::string& where);

@@ -26,8 +26,8 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Returns the number by which nodes find this object, since their attributes hold only numbers and text. find() @throws
-  /// Error(invalid_argument) if the object has been destroyed
+  /// Returns the number by which nodes find this object, since their attributes hold only numbers and text. find() throws
+  /// Error(invalid_argument) if the object has been destroyed.
   int64_t id() const { return id_; }
   static Exchange& find(int64_t id);
 
@@ -37,7 +37,7 @@ class Exchange {
   void check_bucket(size_t index, int64_t num_elements) const;
   const Communicator& communicator() const { return *communicator_; }
 
-  /// Called when a run begins.
+  /// Must be called when a run begins.
   void begin_run();
   /// Returns the memory for a bucket's elements; null if the bucket was sent already in this run.
   void* open(size_t bucket);
@@ -105,7 +105,7 @@ class ExchangesOfRun {
       throw;
     }
   }
-  /// Called when the run is over, perhaps after its caller has returned.
+  /// Must be called when the run is over, which may be after its caller has returned.
   void end() noexcept;
 
  private:

@@ -15,8 +15,8 @@ class OverflowReport {
   OverflowReport(const OverflowReport&) = delete;
   OverflowReport& operator=(const OverflowReport&) = delete;
 
-  /// Returns the number by which nodes find this object, since their attributes hold only numbers and text. find() @throws
-  /// Error(invalid_argument) if the object has been destroyed
+  /// Returns the number by which nodes find this object, since their attributes hold only numbers and text. find() throws
+  /// Error(invalid_argument) if the object has been destroyed.
   int64_t id() const { return id_; }
   static OverflowReport& find(int64_t id);
 

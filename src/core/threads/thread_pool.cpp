@@ -114,7 +114,7 @@ bool spin_until(Done&& done) {
 }
 
 #if defined(__unix__)
-// Blocks signals while workers start, which inherit this: signals should reach only the program's own threads.
+// Blocks signals while workers start, which inherit the blocking: signals should reach only the program's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -164,14 +164,14 @@ PoolCaller::Away::~Away() {
 struct ThreadPool::Impl {
   // Idle workers watch this mask, so it is on another cache line than the members that callers of regions write.
   alignas(64) std::atomic<uint64_t> open_slots{0};
-  std::atomic<uint64_t> source_slots{0};  // slots with a TaskSource: ignored by threads that only wait
+  std::atomic<uint64_t> source_slots{0};  // slots with a TaskSource: threads in help_until() ignore them
   std::atomic<uint32_t> wakeups{0};       // the word on which workers sleep
   std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
   alignas(64) std::atomic<int> callers{0};                      // number of live PoolCallers
-  std::atomic<uint32_t> callers_generation{fork_generation()};  // the fork_generation() in which they are counted
+  std::atomic<uint32_t> callers_generation{fork_generation()};  // the fork_generation() of the process whose callers `callers` counts
   alignas(64) std::array<Slot, kNumSlots> slots;
-  alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // the fork_generation() for which workers run
+  alignas(64) std::atomic<uint32_t> generation{kNotStarted};  // the fork_generation() of the process in which the workers run
   int num_threads = 1;
   ThreadFactory factory;
   PoolThreads* workers = nullptr;
@@ -267,7 +267,7 @@ void ThreadPool::Impl::work(unsigned index) {
   }
 }
 
-// @return true if this thread has done any work
+// Helps with the region in a slot. @return true if this thread has done any work
 bool ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
   bool any = false;
   Slot& slot = slots[slot_index];
@@ -293,7 +293,7 @@ bool ThreadPool::Impl::help(unsigned slot_index, bool loops_only) {
   return any;
 }
 
-// @return true if this thread has run any chunk
+// Claims and runs chunks until none is left. @return true if this thread has run any chunk
 bool ThreadPool::Impl::run_chunks(Slot& slot, unsigned slot_index, bool owns) {
   const int64_t num_chunks = slot.num_chunks, grain = slot.grain, n = slot.n;
   const int64_t first_part = (num_chunks + slot.max_helpers) / (slot.max_helpers + 1);

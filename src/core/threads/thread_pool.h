@@ -28,7 +28,7 @@ class TaskSource {
 class LoopBreak {
  public:
   virtual bool wanted() const noexcept = 0;
-  virtual void take() = 0;  ///< waits; an exception ends the loop
+  virtual void take() = 0;  ///< waits as long as necessary; an exception ends the loop
 
  protected:
   LoopBreak() = default;
@@ -52,7 +52,7 @@ class LoopBreakScope {
 
 class ThreadPool {
  public:
-  /// @param num_threads  including the caller; 1: only the caller; 0: the number of usable CPUs (affinity and cgroup quota)
+  /// Makes a pool. @param num_threads  including the caller; 1: only the caller; 0: the number of usable CPUs (affinity and cgroup quota)
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

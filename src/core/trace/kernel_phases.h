@@ -35,7 +35,7 @@ inline bool phases_wanted() noexcept { return detail::num_wanting_phases.load(st
 
 /// The node and phase that a thread is working on.
 struct PhaseState {
-  uint32_t node = 0;  ///< name id of the node's records
+  uint32_t node = 0;  ///< id of the name under which the node is recorded
   uint16_t run = 0;
   bool recorded = false;  ///< false: no phases are wanted for this node
   KernelPhase open = KernelPhase::none;

@@ -40,7 +40,7 @@ struct TickHistogram {
   std::array<uint64_t, TickBuckets::kCount> counts{};
 };
 
-/// A node of a program, with the sum of its counters.
+/// A node of a program, with the sum of its counters over all frames.
 struct CountedNode {
   std::string name, op_type;
   int32_t parent = -1;  ///< index of the node whose body it is in; -1: none
@@ -114,7 +114,7 @@ class NodeCountWriter {
 /// The counters of all frames (states of runs) of a program. Each frame has separate ones. Thread-safe.
 class NodeCounterList {
  public:
-  /// Adds counters, which live as long as the list.
+  /// Adds counters for a new frame, which live as long as the list.
   NodeCounters& make(size_t num_nodes);
   TickHistogram sum(size_t node) const;
   /// Sets all counters to 0. Later, threads may still add executions that began or ended before. A thread that adds an execution during the

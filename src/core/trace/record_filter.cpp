@@ -9,7 +9,7 @@ namespace {
 
 bool is_range(RecordKind kind) { return kind == RecordKind::user || kind == RecordKind::python; }
 
-/// The value of Record::run in an open range whose name only the record of its end has. Other records of ranges do not use that field.
+/// Marks an open range (in Record::run) whose name is known only at its end. Other records of ranges do not use that field.
 constexpr uint16_t kUnnamed = 1;
 bool is_unnamed(const Record& open) { return open.run == kUnnamed; }
 

@@ -67,7 +67,7 @@ class RecordPicker {
   std::array<std::optional<uint32_t>, kNumKernelPhases> phase_names_;
   std::optional<uint32_t> unnamed_;
   uint32_t thread_ = 0;
-  std::vector<uint64_t> strangers_;        // starts of nodes without a name in the filter
+  std::vector<uint64_t> strangers_;        // begins of nodes whose names are not in the filter
   std::vector<std::vector<Record>> open_;  // for each thread, its open ranges, ascending
 };
 

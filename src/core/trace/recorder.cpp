@@ -137,7 +137,7 @@ Recorder::~Recorder() {
 
 Recorder& Recorder::of_process() {
   static auto* recorder = new Recorder(0);
-  // The thread in a forked child has another number, so it gets a new log.
+  // The thread of a forked child has another number than in the parent, so it gets a new log.
   static const auto* in_child = new ForkReset([] { current_ = {0, nullptr}; });
   (void)in_child;
   return *recorder;
@@ -228,7 +228,7 @@ Recorder::ThreadLog* Recorder::register_thread() noexcept {
     std::erase_if(own, [](const auto& other) { return other.use_count() == 1; });  // their recorders have been destroyed
     Block* first = new_block();
     std::lock_guard lock(mutex_);
-    // A thread that wrote to another recorder in between finds its log again.
+    // A thread that wrote to another recorder since its last record here finds its old log again.
     auto same = std::find_if(logs_.begin(), logs_.end(), [&](const auto& other) {
       return other->system_id == log->system_id && log->system_id != 0 && !other->ended.load(std::memory_order_relaxed);
     });
@@ -276,7 +276,7 @@ void Recorder::open(RecordWindow& window) {
   windows_.push_back(&window);
   give_back();
   if (windows_.size() == 1) lost_from_ = UINT64_MAX, lost_until_ = 0;
-  follow_windows();  // before the start, so that there are blocks for all later records
+  follow_windows();  // before the window's start is set, so that there are blocks for all later records
   window.start_ = read_ticks();
   window.dropped_before_ = dropped_.load();
   keep_anchor(read_anchor());

@@ -41,7 +41,7 @@ enum class RecordKind : uint8_t {
   launch,         ///< the host enqueues the named node or copy on a device's stream
   pool,           ///< a PoolState: what a thread of a pool does
   layer,          ///< never recorded: a layer of the model around nodes, when a recording is displayed
-  begin,          ///< a range begins, and has its own record at its end; arg0: its kind. RecordPicker completes ranges without an end
+  begin,          ///< a range begins; its own record follows at its end; arg0: its kind. RecordPicker completes ranges without an end
 };
 inline constexpr int kNumRecordKinds = 17;
 
@@ -61,7 +61,7 @@ struct Record {
   int64_t arg0, arg1;
   uint32_t name;
   RecordKind kind;
-  uint16_t run = 0;  ///< number of the run that it is part of, from Recorder::next_run(); 0: none
+  uint16_t run = 0;  ///< number of the run that the record is part of, from Recorder::next_run(); 0: none
 };
 
 /// An entry of the name table. Arguments without a label are not shown.
@@ -147,7 +147,7 @@ struct DrainedThread {
 struct RecordFilter;
 class RecordWindow;
 
-/// Thread-safe. Must outlive the scopes that write to it.
+/// Collects the records of all threads. Thread-safe. Must outlive the scopes that write to it.
 class Recorder {
  public:
   static constexpr uint64_t kDefaultRecords = 50'000'000;
@@ -281,7 +281,7 @@ class Recorder {
   void give_back();       // frees blocks that no window needs; @pre the caller holds the mutex
   // Returns true if a window needs the first block of the log. @pre the block is full or the last; the caller holds the mutex
   bool is_needed(const ThreadLog& log) const;
-  uint64_t wanted_from() const;  // returns the earliest time that a window needs; @pre the caller holds the mutex
+  uint64_t wanted_from() const;  // returns the earliest time from which a window needs records; @pre the caller holds the mutex
   template <typename Take>
   void visit(Recording& recording, const Take& take) const;
   void start_of(Recording& recording, uint64_t start_ticks) const;

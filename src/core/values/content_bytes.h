@@ -21,7 +21,7 @@ inline size_t text_bytes(const Tensor& tensor) {
   for (int64_t i = 0; i < dense.num_elements(); ++i) bytes += text_bytes(dense.data<std::string>()[i]);
   return bytes;
 }
-/// Bytes of the elements and their texts.
+/// Returns the bytes of the elements and of their texts.
 inline size_t content_bytes(const Tensor& tensor) { return tensor.size_bytes() + text_bytes(tensor); }
 
 }  // namespace treadle

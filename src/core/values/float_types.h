@@ -222,8 +222,8 @@ struct Float8E8M0 {
   uint8_t bits = 0;
 
   constexpr Float8E8M0() = default;
-  /// Ignores the sign, since ONNX leaves negative values open. Zero and numbers too small become 2^-127, infinity and numbers too large
-  /// 2^127. If not `saturate`, all of these become NaN.
+  /// Converts a float. Ignores the sign, since ONNX leaves negative values open. Zero and too small numbers become 2^-127, infinity and too
+  /// large numbers 2^127. If not `saturate`, all of these become NaN.
   explicit constexpr Float8E8M0(float value, bool saturate = true, ScaleRounding rounding = ScaleRounding::up)
       : bits(encode(value, saturate, rounding)) {}
   explicit constexpr Float8E8M0(double value, bool saturate = true, ScaleRounding rounding = ScaleRounding::up)
@@ -264,7 +264,7 @@ struct Float8E8M0 {
   }
 };
 
-/// Reads code `index` of a stream of kBits-bit codes. The first is in the low bits, as ONNX packs 2, 4 and 6 bits.
+/// Reads code `index` of a stream of kBits-bit codes. The first code of a byte is in its low bits, as ONNX packs 2, 4 and 6 bits.
 template <int kBits>
 constexpr uint8_t get_packed_code(const void* data, int64_t index) {
   const auto* bytes = static_cast<const uint8_t*>(data) + index * kBits / 8;
@@ -273,7 +273,7 @@ constexpr uint8_t get_packed_code(const void* data, int64_t index) {
   return static_cast<uint8_t>(code & ((1U << kBits) - 1U));
 }
 
-/// Sets the code at `index`, and keeps the others in its byte. So two threads must not write to the same byte.
+/// Sets the code at `index`, and keeps the other codes in its byte. So two threads must not write to the same byte.
 template <int kBits>
 constexpr void set_packed_code(void* data, int64_t index, unsigned code) {
   constexpr unsigned kMask = (1U << kBits) - 1U;

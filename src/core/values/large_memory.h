@@ -42,7 +42,7 @@ class LargeBlock {
     size_t offset, size_bytes;
   };
   /// Ends the accounting of the block, when it gets a new owner: no account is charged for it any more, and it cannot be resized. Pages
-  /// outside the ranges are returned to the system. @param ranges  sorted
+  /// outside the ranges are returned to the system. @param ranges  get sorted
   void keep_only(std::span<Range> ranges) noexcept;
 
  private:

@@ -19,7 +19,7 @@ namespace treadle {
 
 namespace {
 
-/// Frees a block by its allocator and credits its account. As a shared_ptr's deleter, std::get_deleter finds it without the block.
+/// Frees a block by its allocator and credits its account. It is a shared_ptr's deleter, so std::get_deleter finds it without the block.
 struct Accounted {
   std::shared_ptr<Allocator> allocator;
   std::shared_ptr<MemoryAccount> account;
@@ -229,7 +229,7 @@ void copy_strided(T* dst, std::span<const int64_t> dst_strides, const T* src, st
     copy_strided(dst + i * dst_strides[a], dst_strides, src + i * src_strides[a], src_strides, shape, axis + 1);
 }
 
-// The device, if the tensor is in memory that the host cannot access; else null.
+// Returns the tensor's device if the host cannot access the memory; otherwise null.
 Device* beyond_reach(const Tensor& tensor) {
   Device* device = tensor.storage()->device().get();
   return device && !device->memory_is_hosts() ? device : nullptr;
