@@ -25,7 +25,7 @@ struct ProfiledOperand {
   std::optional<Shape> shape;  ///< shape for the extents of the last run; no value if it depends on data
   bool constant = false;
   std::string shares;    ///< name of the value whose bytes this one uses or overwrites; empty: it has bytes of its own
-  int64_t row_step = 0;  ///< row stride in elements, if rows are parts of another value's rows; 0: contiguous
+  int64_t row_step = 0;  ///< row stride in elements, if each row lies within a longer row of another value; 0: contiguous
   std::string value;     ///< a number or short list that is known without running: "0.5", "[2, -1]"; empty: unknown
 
   /// Returns the strides in elements, by axis; empty if the shape is unknown.
@@ -224,7 +224,7 @@ struct Profile {
   std::vector<ProfiledEvent> median_run, slowest_run;  ///< the timelines of these two runs
   std::vector<std::string> threads;                    ///< names of the threads, indexed by ProfiledEvent::thread
   std::vector<ProfiledPoolThread> pool;                ///< pool threads that took part in runs; empty if runs used one thread
-  std::vector<ProfiledClockPair> clock;                ///< about one pair per second
+  std::vector<ProfiledClockPair> clock;                ///< pairs of the profile's clock and the wall clock, about one per second
   std::vector<ProfiledBuffer> buffers;                 ///< buffers of the main graph
   std::vector<int32_t> steps;  ///< index of the node that each step executes; `first` and `last` of buffers are such steps
   MemoryReport memory;

@@ -280,7 +280,7 @@ class TREADLE_API Trainer {
   /// [outputs, rank ...].
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;  ///< running means and variances
-  /// Return views as separate tensors: only while any of them exists do steps copy, and evaluate() and predict() compare.
+  /// Return such views as separate tensors: steps copy, and evaluate() and predict() compare, only while any of these tensors exists.
   NamedTensors parameter_views() const;
   NamedTensors state_views() const;
   const NamedTensors& momentum() const;  ///< returns the momentum of each parameter; empty for optimizers without momentum
@@ -487,8 +487,8 @@ class TREADLE_API JointModule {
     /// @param gradients  indices in gradient_names(), such as one of gradient_groups(); each may be requested once
     /// @return one gradient per index; the run keeps none of them. The pass ends when all have been requested
     std::vector<Tensor> advance_backward(std::span<const size_t> gradients);
-    /// Returns, for a gradient of JointOptions::sparse_gradients that has been returned, the parameter's rows to which the gradient's rows
-    /// belong, int64, ascending. Undefined for other gradients.
+    /// Returns the indices of the parameter's rows for which a gradient has rows, int64, ascending. For gradients of
+    /// JointOptions::sparse_gradients that have been returned; undefined for others.
     const Tensor& rows(size_t gradient) const;
     /// Runs the backward pass. @param grad_outputs  gradients of the outputs, in their shapes
     /// @return gradients of parameters and requested inputs. @throws Error if called twice, or for a module with gradients by rows
@@ -558,7 +558,7 @@ class TREADLE_API JointModule {
   std::vector<NodeCounter> node_counters() const;
   void reset_node_counters() const;
   const std::vector<std::string>& output_names() const;
-  /// Return live views, as those of Trainer do.
+  /// Return live views of the module's memory, as Trainer::parameters() and Trainer::states() do.
   const NamedTensors& parameters() const;
   const NamedTensors& states() const;
   void save(const std::string& path, const Metadata& metadata = {}) const;

@@ -15,7 +15,7 @@ namespace exec {
 class Plans;
 }
 
-/// Returns the reason why a session with these options neither reads nor writes compiled models; empty if it may.
+/// Returns the reason why a session with these options neither reads nor writes compiled models; empty if it does.
 std::string compiling_declines(const SessionOptions& options);
 
 /// Returns the options that affect the optimized graph, as text. They are part of the key of a compiled model.

@@ -42,7 +42,7 @@ struct Executable {
   const SharedSymbol* contradicted(std::span<const Datum> feeds) const;
   /// Returns the index of the first scalar input whose feed has more than one element; the number of inputs if there is none.
   size_t scalar_with_axes(std::span<const Datum> feeds) const;
-  /// Throws a clearer error in place of one that names no node. If this function is empty or returns, the original error is thrown.
+  /// Throws a clearer error in place of an error that names no node. If this function is empty or returns, the original one is thrown.
   std::function<void(const Executable& executable, std::span<const Datum> feeds, const Error& error)> explain;
 };
 

@@ -50,11 +50,11 @@ Model read_model(std::span<const std::byte> bytes, const std::string& model_dir,
 /// Returns an error text about values in `external_values` that replaced no external initializer, because no initializer has that name or
 /// it is not external. Empty if all values were used.
 std::string unused_value(const Model& model, const std::map<std::string, Tensor>& external_values);
-/// A node as optimized_model() writes it, and the device that it runs on ("cpu", "gpu:0").
+/// A node as Session::optimized_model() writes it, and the device that it runs on ("cpu", "gpu:0").
 struct AssignedNode {
   std::string name, domain, op_type, device;
 };
-/// Lists the nodes of optimized_model(). Nodes of bodies come before the nodes of the graph around them. Constants are not listed.
+/// Lists the nodes of Session::optimized_model(). Nodes of bodies come before the nodes of the graph around them. Constants are not listed.
 std::vector<AssignedNode> assigned_nodes(const Session& session);
 
 ValueInfo to_value_info(const onnx::ValueInfoDef& def);

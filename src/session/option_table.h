@@ -46,7 +46,7 @@ struct OptionInfo {
   std::string (*from_alias)(const std::string& value) = nullptr;  ///< translates a value of `alias` to a value of this option
   OptionForm form = OptionForm::by_member;
   bool leaves_graph = false;          ///< the option does not affect the optimized graph, so a compiled model is valid for any value of it
-  std::string_view never_compiled{};  ///< why a session that sets this option neither reads nor writes compiled models; empty: it may
+  std::string_view never_compiled{};  ///< reason why sessions with this option neither read nor write compiled models; empty: they do
   /// Returns the contents of the file that a value names, for options whose value is a path. Null: the value itself determines the graph.
   std::string (*content)(const std::string& value) = nullptr;
 

@@ -29,7 +29,7 @@ constexpr OptionChoice kPurposes[] = {{"inference", static_cast<int>(SessionMode
 constexpr std::string_view kOnDevices = "nodes run on devices other than the host";
 constexpr double kMostOptionThreads = 4096, kMostStreams = 64;
 
-// Describes the member of an option that is an object, which only a program can set.
+// Describes the member of an option whose value is an object: only a program can set it.
 TextMember<Options> only_in_programs() {
   return {[](const Options&) { return std::string(); }, nullptr};
 }

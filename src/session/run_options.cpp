@@ -8,7 +8,7 @@ constexpr OptionChoice kFiniteChecks[] = {{"off", static_cast<int>(FiniteCheck::
                                           {"nan", static_cast<int>(FiniteCheck::nan)},
                                           {"all", static_cast<int>(FiniteCheck::nan_and_infinity)}};
 
-// Describes the member of an option that is an object, which only a program can set.
+// Describes the member of an option whose value is an object: only a program can set it.
 TextMember<RunOptions> run_object() {
   return {[](const RunOptions&) { return std::string(); }, nullptr};
 }

@@ -21,8 +21,8 @@ namespace treadle::sharing {
 namespace {
 
 constexpr int64_t kLookNs = 2'000'000;            // interval at which a wait checks whether the run was cancelled
-constexpr int64_t kShortestIdleNs = 50'000;       // shorter sleeps are mostly overhead of the system, so smaller debts are carried over
-constexpr int64_t kMostCreditNs = 1'000'000'000;  // maximum credit for having slept too long
+constexpr int64_t kShortestIdleNs = 50'000;       // shorter sleeps are mostly overhead, so less idle time than this stays owed
+constexpr int64_t kMostCreditNs = 1'000'000'000;  // limits the credit of a thread that slept longer than its share required
 // Opportunistic jobs continue once no guaranteed job has had work for this long. Until then the guaranteed job's client may still be using
 // results. An opportunistic thread that wakes up earlier would take the client's CPU for some milliseconds.
 constexpr int64_t kSettleNs = 400'000;
@@ -224,7 +224,7 @@ void Turn::end() {
   end_work(state_.job->page(), *state_.slot, state_.job->index());
 }
 
-// Takes over the idle time that earlier runs still owe, if the share is the same; a new share begins without debt.
+// Takes over the idle time that earlier runs still owe, if the job's settings have not changed; after a change, none is owed yet.
 void Turn::open_account(uint32_t word) {
   const bool same = state_.job->account_word.exchange(word) == word;
   const int64_t carried = state_.job->owed_ns.exchange(0);

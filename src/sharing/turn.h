@@ -36,7 +36,7 @@ class JobState {
 
   /// Idle time in nanoseconds that ended runs still owe to keep to the share; negative: they slept too long.
   std::atomic<int64_t> owed_ns{0};
-  std::atomic<uint32_t> account_word{0};  ///< value of JobSlot::word for which the debt is counted; a new share begins a new account
+  std::atomic<uint32_t> account_word{0};  ///< value of JobSlot::word for which owed_ns is counted; a new value resets owed_ns
 
  private:
   // Values of generation_ in the process with this fork_generation(). Claimed: the process has a slot. Claiming: one of its threads is
@@ -107,7 +107,7 @@ class Turn final : LoopBreak {
     Interruption interruption;
     uint64_t boundary_ns = 0;  // time at which the current node began, if it counts as busy
     int64_t owed_ns = 0;
-    uint32_t seen = 0;  // value of JobSlot::word for which the debt is counted; 0: none yet
+    uint32_t seen = 0;  // value of JobSlot::word for which owed_ns is counted; 0: none yet
     NodeHint hint;      // facts about the current node
   };
 

@@ -92,7 +92,7 @@ class ExchangesOfRun {
   ExchangesOfRun& operator=(const ExchangesOfRun&) = delete;
 
   void add(Exchange& exchange);
-  /// Calls work() and keeps an exception that it throws, which is then reported to other ranks.
+  /// Calls work() and keeps an exception that it throws, so that end() reports it to the other ranks.
   template <typename Work>
   void report_failure(Work&& work) {
     try {

@@ -81,7 +81,7 @@ class ThreadPool {
   bool attach(TaskSource& source);
   /// Announces a task to claim, and wakes sleeping workers. @pre attached
   void announce(TaskSource& source);
-  /// Ends the offer of a source. Returns when no worker uses it any more.
+  /// Withdraws a source that attach() has offered. Returns when no worker uses it any more.
   void detach(TaskSource& source);
   /// Helps with other parallel loops, or sleeps, until `done(context)` is true. The thread that makes it true calls nudge().
   void help_until(bool (*done)(void*), void* context);

@@ -330,7 +330,7 @@ class RecordWindow {
   /// Ends the window: no more records are kept for it.
   void close();
   /// Takes the records made since the previous call, by thread. One caller at a time. @pre limits().streams
-  /// @param dropped  receives the number of records dropped for lack of memory since the window was opened
+  /// @param dropped  receives the number of records dropped at the limit since the window was opened
   std::vector<DrainedThread> drain(uint64_t& dropped) { return recorder_.drain(*this, dropped); }
   const Limits& limits() const noexcept { return limits_; }
 

@@ -188,10 +188,10 @@ struct MiniFloat {
     constexpr int kMinExponent = 1 - kFormat.bias;
     int shift = 23 - kFormat.mantissa_bits;
     uint32_t significand = bits;
-    if (exponent < kMinExponent) {  // subnormal in the target: its unit is fixed, so the mantissa is shifted to it
+    if (exponent < kMinExponent) {  // subnormal in the target format, whose last bit has a fixed weight: the mantissa is shifted to it
       shift += kMinExponent - exponent;
       significand = (bits & 0x7FFFFFU) | 0x800000U;
-      if (shift > 25) significand = 0, shift = 1;  // below a quarter of the unit; includes float's own subnormals
+      if (shift > 25) significand = 0, shift = 1;  // less than a quarter of the last bit's weight; includes float's own subnormals
     } else {
       significand -= static_cast<uint32_t>(127 - kFormat.bias) << 23;
     }
