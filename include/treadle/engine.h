@@ -90,7 +90,7 @@ class TREADLE_API Engine {
   Variable variable();
   Scratch scratch();
   RandomStream random_stream(uint64_t seed);
-  /// Pushes an operation. @param reads, writes  its variables; one that is in both lists, or repeated, counts as written once
+  /// Pushes an operation. @param reads, writes  its variables; one that is in both lists counts as written; repetitions are ignored
   /// @param priority  of several ready operations, the one with the highest priority runs first; among equals, the one pushed first
   /// @throws Error(invalid_argument) for an empty operation or a variable of another engine
   void push(Operation operation, std::span<const Variable> reads, std::span<const Variable> writes, int priority = 0);
