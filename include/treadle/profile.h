@@ -330,6 +330,10 @@ struct TREADLE_API MachinePeaks {
   /// Bandwidth of copies of several sizes, ascending: pairs of the bytes that a copy touches, and the bytes that it reads and writes per
   /// second. Small copies fit in caches.
   std::vector<std::pair<double, double>> bytes_per_second;
+  double spread = 0;      ///< by how much the slowest round of the multiply-adds was below the fastest one, as a part of it
+  bool busy = false;      ///< other programs used the processors during the measurement, so the rates may be too low
+  bool kept = false;      ///< the rates were measured earlier, and are kept for the machine
+  std::string raised_by;  ///< a node of the profile that was faster than the multiply-adds; flops_per_second is its rate. Empty: none
 
   /// Returns the bandwidth for a node, by interpolation. @param bytes  number of bytes that the node reads and writes
   double bandwidth(double bytes) const;
@@ -337,7 +341,10 @@ struct TREADLE_API MachinePeaks {
   double bound_ns(double flops, double bytes) const;
 };
 
-/// Measures the peak speeds of this machine, which takes about 0.2 s. @param num_threads  number of threads; 0: the usable CPUs
+/// Returns the peak speeds of this machine. They are measured once, which takes about 0.2 s, and kept in the user's cache folder
+/// ($XDG_CACHE_HOME/treadle, or ~/.cache/treadle) for each processor, instruction set and number of threads. A measurement while other
+/// programs used the processors is replaced by the next one. TREADLE_PEAKS=measure measures always, and keeps nothing.
+/// @param num_threads  number of threads; 0: the usable CPUs
 TREADLE_API MachinePeaks measure_machine_peaks(int num_threads);
 
 /// A change of settings or of the model that was tried, and its effect.

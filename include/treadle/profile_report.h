@@ -51,6 +51,7 @@ struct NodeReport : PlannedNode {
   std::string bound;                    ///< the limit: "compute" or "memory"
   std::optional<double> bound_ms;       ///< the least time that the machine could take (roofline model)
   std::optional<double> of_peak;        ///< bound_ms divided by the node's time
+  std::string above_peak;               ///< why of_peak is above 1; empty if it is not
   std::optional<double> estimated_ms;   ///< for a plan that did not run: the least time that the machine could take
   std::vector<PassRefusal> left_alone;  ///< for a plan that did not run: reasons why passes did not change the node
 };
@@ -165,6 +166,10 @@ struct ProfileReport {
     int threads = 1;
     double gflops = 0;
     std::vector<Bandwidth> bandwidth;
+    double spread = 0;      ///< see MachinePeaks
+    bool busy = false;      ///< see MachinePeaks
+    bool kept = false;      ///< see MachinePeaks
+    std::string raised_by;  ///< see MachinePeaks
   };
   struct DevicePeaks {
     std::string device;  ///< "gpu:0"

@@ -27,6 +27,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "file to which the process writes its metrics every TREADLE_METRICS_SECONDS, from its first session on; %p stands for the number of "
      "the process. Forked children write nothing (docs/metrics.md)"},
     {"TREADLE_METRICS_SECONDS", "number of at least 0.01", "interval of TREADLE_METRICS; default: 15"},
+    {"TREADLE_PEAKS", "measure",
+     "measure the machine's peaks for each profile, instead of keeping them in the user's cache folder ($XDG_CACHE_HOME/treadle)"},
     {"TREADLE_SHARING_DIR", "path", "folder in which jobs meet"},
     {"ORT_LOAD_CONFIG_FROM_MODEL", "0 or 1",
      "1: sessions of Python and of ONNX Runtime's C interface take the options that the model's metadata has, in `ort_config`"},

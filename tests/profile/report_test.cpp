@@ -97,6 +97,43 @@ TEST(ProfileReport, PeaksOfFloat32AreNotHeldAgainstOtherNumbers) {
   EXPECT_EQ(ms_of(json["where"], "other_numbers"), 0.06);
 }
 
+// The peak was measured while something else ran: a node that is faster shows the machine's true speed.
+TEST(ProfileReport, NoNodeIsAboveAPeakThatItDisproves) {
+  Profile p = known_profile();
+  p.nodes[0].flops = 12e6;  // in 60 us: 200 GFLOP/s, twice the measured peak
+  ProfileContext context = known_context();
+  context.peaks.spread = 0.25;
+  const ProfileReport report = report_profile(p, context);
+  EXPECT_EQ(report.peaks->gflops, 200);
+  EXPECT_EQ(report.peaks->raised_by, p.nodes[0].name);
+  EXPECT_EQ(report.nodes[0].of_peak, 1);
+  EXPECT_EQ(report.nodes[0].above_peak, "");
+  EXPECT_NE(profile_to_table(report).find("as node " + p.nodes[0].name + " shows"), std::string::npos);
+
+  // Winograd's convolutions need fewer operations than they are counted with, so they prove nothing, and say why they are above.
+  p.nodes[0].forms = "F(4,3)";
+  const ProfileReport winograd = report_profile(p, context);
+  EXPECT_EQ(winograd.peaks->gflops, 100);
+  EXPECT_EQ(winograd.nodes[0].of_peak, 2);
+  EXPECT_NE(winograd.nodes[0].above_peak.find("Winograd"), std::string::npos);
+  EXPECT_NE(profile_to_table(winograd).find("measured at rest; spread 25.0 %"), std::string::npos);
+  EXPECT_NE(profile_to_table(winograd).find("above 100 %: Winograd"), std::string::npos);
+
+  // Neither do nodes of a few microseconds.
+  p = known_profile();
+  p.nodes[0].flops = 12e6;
+  for (double& ns : p.nodes[0].self_ns) ns = 6e3;
+  EXPECT_EQ(report_profile(p, context).peaks->gflops, 100);
+}
+
+TEST(ProfileReport, BytesInCachesExplainMoreThanTheBandwidth) {
+  Profile p = known_profile();
+  p.nodes[1].bytes = 240'000;  // in 20 us: 12 GB/s, above the 10 of copies
+  const ProfileReport report = report_profile(p, known_context());
+  EXPECT_EQ(report.nodes[1].of_peak, 1.2);
+  EXPECT_NE(report.nodes[1].above_peak.find("caches"), std::string::npos);
+}
+
 TEST(ProfileReport, BandwidthIsInterpolatedByTheSizeOfWhatMoves) {
   const MachinePeaks peaks{.threads = 1, .flops_per_second = 1e9, .bytes_per_second = {{1e4, 100e9}, {1e6, 20e9}}};
   EXPECT_EQ(peaks.bandwidth(1), 100e9);

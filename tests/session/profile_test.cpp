@@ -1,12 +1,17 @@
 // Tests profiles of sessions that run.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "passes/trace.h"
@@ -491,7 +496,56 @@ TEST(SessionProfile, TheReportsSharesSumToOne) {
   EXPECT_NEAR(share, 1, 1e-4);
 }
 
+// Sets a variable of the environment while it exists.
+class WithVariable {
+ public:
+  WithVariable(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~WithVariable() {
+    if (before_)
+      setenv(name_, before_->c_str(), 1);
+    else
+      unsetenv(name_);
+  }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST(MachinePeaks, AreKeptForTheMachine) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("peaks." + std::to_string(getpid()));
+  const WithVariable cache("XDG_CACHE_HOME", folder.string());
+  const MachinePeaks measured = measure_machine_peaks(1);
+  EXPECT_FALSE(measured.kept);
+  EXPECT_GE(measured.spread, 0);
+  EXPECT_LT(measured.spread, 1);
+  const MachinePeaks again = measure_machine_peaks(1);
+  EXPECT_EQ(again.kept, !measured.busy);  // a measurement beside other programs is not kept
+  if (again.kept) {
+    EXPECT_EQ(again.flops_per_second, measured.flops_per_second);
+    EXPECT_EQ(again.bytes_per_second, measured.bytes_per_second);
+  }
+  EXPECT_NE(measure_machine_peaks(2).threads, 1);
+
+  // What is not such a file is replaced.
+  const std::filesystem::path file = folder / "treadle" / "peaks.json";
+  for (const char* text : {"", "[1]", "{\"", "{\"a\": 1}"}) {
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+    EXPECT_FALSE(measure_machine_peaks(1).kept) << text;
+  }
+  {
+    const WithVariable always("TREADLE_PEAKS", "measure");
+    EXPECT_FALSE(measure_machine_peaks(1).kept);
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(MachinePeaks, AreWithinReason) {
+  const WithVariable always("TREADLE_PEAKS", "measure");
   const MachinePeaks peaks = measure_machine_peaks(1);
   EXPECT_EQ(peaks.threads, 1);
   EXPECT_GT(peaks.flops_per_second, 1e6);  // even without optimisation and under a sanitizer, it is 2e7

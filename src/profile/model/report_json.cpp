@@ -52,7 +52,8 @@ void fields(auto& v, NodeReport& n) {
   v.opt("packed_bytes", n.packed_bytes), v.opt("flops", n.flops), v.opt("bytes", n.bytes), v.opt("calls", n.calls), v.opt("ms", n.ms);
   v.opt("slack_ms", n.slack_ms), v.opt("ready_ms", n.ready_ms), v.opt("waited_ms", n.waited_ms), v.opt("mean_ms", n.mean_ms);
   v.opt("barrier_ms", n.barrier_ms), v.opt("share", n.share), v.opt("kernel_phases", n.kernel_phases), v.opt("gflops", n.gflops);
-  v.opt("gb_per_s", n.gb_per_s), v.opt("bound", n.bound), v.opt("bound_ms", n.bound_ms), v.opt("of_peak", n.of_peak);
+  v.opt("gb_per_s", n.gb_per_s), v.opt("bound", n.bound), v.opt("bound_ms", n.bound_ms), v.opt("of_peak", n.of_peak),
+      v.opt("above_peak", n.above_peak);
   v.opt("estimated_ms", n.estimated_ms), v.opt("left_alone", n.left_alone);
 }
 
@@ -136,6 +137,7 @@ void fields(auto& v, ProfileReport::Peaks::Bandwidth& b) { v.must("bytes", b.byt
 
 void fields(auto& v, ProfileReport::Peaks& p) {
   v.must("threads", p.threads), v.must("gflops", p.gflops), v.must("bandwidth", p.bandwidth);
+  v.may("spread", p.spread), v.opt("busy", p.busy), v.opt("kept", p.kept), v.opt("raised_by", p.raised_by);
 }
 
 void fields(auto& v, ProfileReport::DevicePeaks& p) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "profile/analysis/device_rows.h"
 #include "profile/writers/text_table.h"
@@ -25,6 +26,13 @@ std::string more(size_t count, const char* what, const std::string& details = {}
   return fmt::format("  ... and {} more {}{}{}: --top 0 shows all\n", count, what, count == 1 ? "" : "s", details);
 }
 
+// Returns how the peak of multiply-adds was found: "measured at rest, kept; spread 2.1 %".
+std::string how_measured(const ProfileReport::Peaks& peaks) {
+  if (!peaks.raised_by.empty()) return fmt::format("as node {} shows; less was measured", peaks.raised_by);
+  return fmt::format("measured {}{}; spread {} %", peaks.busy ? "while other programs ran" : "at rest", peaks.kept ? " and kept" : "",
+                     percent(peaks.spread));
+}
+
 std::string headline(const ProfileReport& report) {
   const ProfileReport::Runs& runs = report.runs;
   const char* const unnamed = report.phases.empty() ? "session" : "training step";
@@ -43,7 +51,7 @@ std::string headline(const ProfileReport& report) {
     if (!peaks->bandwidth.empty())
       text += fmt::format(", {:.0f} GB/s in caches, {:.0f} GB/s in memory", peaks->bandwidth.front().gb_per_s,
                           peaks->bandwidth.back().gb_per_s);
-    text += "\n";
+    text += fmt::format(" ({})\n", how_measured(*peaks));
   }
   for (const ProfileReport::DevicePeaks& peaks : report.device_peaks) {
     text += fmt::format("  device     {} reaches {:.0f} GFLOP/s (float32)", peaks.device, peaks.gflops);
@@ -76,14 +84,14 @@ std::string node_table(const ProfileReport& report, const ProfileTableOptions& o
   const std::vector<size_t> order = sorted_nodes(report.nodes, options.sort);
   const size_t shown = options.top > 0 ? std::min(order.size(), static_cast<size_t>(options.top)) : order.size();
   double rest = 0;
-  bool above_peak = false;
+  std::set<std::string> above_peak;
   for (size_t k = 0; k < order.size(); ++k) {
     const NodeReport& node = report.nodes[order[k]];
     if (k >= shown) {
       rest += node.share.value_or(0);
       continue;
     }
-    above_peak = above_peak || (node.bound == "compute" && node.of_peak.value_or(0) > 1);
+    if (!node.above_peak.empty()) above_peak.insert(node.above_peak);
     table.add({node.name, node.op_type, node.forms.empty() ? node.kernel : node.kernel + " " + node.forms, shapes_of(node),
                node.ms ? decimals(node.ms->median) : "", node.ms ? decimals((node.ms->p90 - node.ms->p10) / 2) : "",
                node.share ? percent(*node.share) : "", number(node.gflops), number(node.gb_per_s),
@@ -92,7 +100,7 @@ std::string node_table(const ProfileReport& report, const ProfileTableOptions& o
   std::string text = "\nnodes by " + options.sort + "  (ms: median, +-: half of p10 to p90)\n" + table.to_text();
   if (shown < order.size())
     text += fmt::format("  ... and {} more nodes, {:.1f} % of the run: --top 0 shows all\n", order.size() - shown, 100 * rest);
-  if (above_peak) text += "  above 100 %: the kernel needs fewer operations than the operator is counted with (Winograd: F(2,3), F(4,3))\n";
+  for (const std::string& why : above_peak) text += fmt::format("  above 100 %: {}\n", why);
   return text;
 }
 

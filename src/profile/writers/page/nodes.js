@@ -115,7 +115,9 @@ function showNodes() {
   $('node-table').replaceChildren(make('thead', {}, head), body);
   $('node-count').textContent = `${plural(found.length, 'node')}, ${percent(found.reduce((s, n) => s + (n.share || 0), 0))} of ${whole}`;
   $('more').hidden = shown >= found.length;
-  $('above').hidden = !found.some((n) => n.bound === 'compute' && n.of_peak > 1);
+  const above = [...new Set(found.map((n) => n.above_peak).filter(Boolean))];
+  $('above').hidden = !above.length;
+  $('above').textContent = `Above 100 %: ${above.join('; or ')}.`;
   $('more').textContent = `Show all ${found.length.toLocaleString('en')} nodes`;
 }
 function addGroups(found, body, add) {

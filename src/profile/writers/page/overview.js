@@ -188,7 +188,7 @@ function showEnvironment() {
     ['processor', e.cpu], ['CPUs that the process may use', e.usable_cpus], ['threads', e.threads], ['options', e.options], ['Treadle', e.treadle],
     ['taken', e.unix_time && new Date(e.unix_time * 1000).toISOString().replace('T', ' ').slice(0, 19) + ' UTC'],
     ['model', profile.model], ['command', profile.command && make('code', {}, profile.command)],
-    ['peak, float32', peaks && `${number(peaks.gflops, 0)} GFLOP/s, measured`],
+    ['peak, float32', peaks && `${number(peaks.gflops, 0)} GFLOP/s, ` + (peaks.raised_by ? `as node ${peaks.raised_by} shows; less was measured` : `measured ${peaks.busy ? 'while other programs ran' : 'at rest'}${peaks.kept ? ' and kept' : ''}; spread ${percent(peaks.spread || 0)}`)],
     ['peak of copies', peaks && peaks.bandwidth.map((b) => `${number(b.gb_per_s, 0)} GB/s of ${bytes(b.bytes)}`).join(', ')],
     ...(profile.device_peaks || []).map((d) => [`peak of ${d.device}`, `${number(d.gflops, 0)} GFLOP/s (float32)` + d.bandwidth.map((b) => `, ${number(b.gb_per_s, 0)} GB/s of ${bytes(b.bytes)}`).join('')]),
     ['recording an event', isKnown(cost.ns_per_event) ? `${number(cost.ns_per_event, 1)} ns; ${number(cost.events_per_run, 0)} events a run` : ''],
