@@ -95,8 +95,10 @@ struct TREADLE_API SessionOptions {
   /// with the same model, options, library and processor map them. Empty: none.
   std::string cache_dir;
   std::string compiled_model_filepath;  ///< file to which the compiled model is written (docs/compiled-models.md); empty: no file
-  bool strict_symbols = false;          ///< feeds that contradict a symbol of the model are an error, not only a warning
-  bool set_denormal_as_zero = false;    ///< treat denormal numbers as zero, on the host
+  /// Deadline, in milliseconds from its start, of each run whose own options have none (RunOptions::deadline_ms); 0: none.
+  int64_t deadline_ms = 0;
+  bool strict_symbols = false;        ///< feeds that contradict a symbol of the model are an error, not only a warning
+  bool set_denormal_as_zero = false;  ///< treat denormal numbers as zero, on the host
   bool enable_profiling = false;
   /// Count the time of each node in every run: Session::node_counters(). Costs about 10 ns per node.
   bool node_counters = false;

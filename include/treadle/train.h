@@ -316,6 +316,10 @@ class TREADLE_API Trainer {
   /// Does what Session::set_monitor() does, for values of all graphs that the trainer runs, including gradients and updates, by their names
   /// before optimization. Setting another monitor recompiles the graphs.
   void set_monitor(Monitor monitor);
+  /// Cancels running steps and other runs and waits for them, as Session::close() does. Later runs throw Error(cancelled). A step that has
+  /// begun its updates is not cancelled, but ends.
+  std::vector<UnfinishedRun> close(int64_t timeout_ms = -1);
+  bool closed() const;
   /// Returns the memory of the trainer, by class. set_memory_limit() throws Error(invalid_argument) if the trainer was made without a limit
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
@@ -535,6 +539,9 @@ class TREADLE_API JointModule {
   bool is_random() const;
   /// Sets a monitor as Trainer::set_monitor() does, for runs that begin afterwards.
   void set_monitor(Monitor monitor);
+  /// Does what Trainer::close() does: cancels forward and backward passes, and waits for them.
+  std::vector<UnfinishedRun> close(int64_t timeout_ms = -1);
+  bool closed() const;
   MemoryStatistics memory_statistics() const;
   void set_memory_limit(size_t limit_bytes);
   /// Frees the memory that ended runs keep for later runs: an idle module then holds only its parameters. Thread-safe.

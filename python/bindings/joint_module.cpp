@@ -200,6 +200,8 @@ void register_joint_module(nb::module_& module) {
       .def_prop_ro("gradient_names", &JointModule::gradient_names)
       .def("gradient_groups", &JointModule::gradient_groups, "group_bytes"_a)
       .def_prop_ro("is_random", &JointModule::is_random)
+      .def("close", &JointModule::close, "timeout_ms"_a = -1, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("closed", &JointModule::closed)
       .def("memory_statistics", [](const JointModule& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &JointModule::set_memory_limit, "limit_bytes"_a)
       .def("trim", &JointModule::trim, nb::call_guard<nb::gil_scoped_release>())

@@ -151,6 +151,8 @@ void register_making(nb::class_<Trainer>& trainer) {
           "folder"_a, "session"_a.none())
       .def("write_artifacts", &Trainer::write_artifacts, "folder"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("model", &Trainer::model)
+      .def("close", &Trainer::close, "timeout_ms"_a = -1, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("closed", &Trainer::closed)
       .def("memory_statistics", [](const Trainer& self) { return memory_dict(self.memory_statistics()); })
       .def("set_memory_limit", &Trainer::set_memory_limit, "limit_bytes"_a);
 }

@@ -11,7 +11,7 @@ import numpy as np
 from . import _clients, _treadle, counters
 from ._models import ModelLike, load_model
 from ._training_arguments import as_array, as_metadata, given
-from ._treadle import Job, RunOptions, SessionOptions
+from ._treadle import Job, RunOptions, SessionOptions, UnfinishedRun
 from .counters import NodeCounter
 from .memory import MemoryReport, report_of
 
@@ -134,6 +134,19 @@ class JointModule:
     def set_monitor(self, callback: Callable[[_treadle.MonitorEvent], None] | None, pattern: str = "*", inputs: bool = False) -> None:
         """Like `Trainer.set_monitor()`, for forward and backward passes of runs that begin afterwards."""
         _treadle.monitor_module(self._module, callback, pattern, inputs)
+
+    def close(self, timeout: float | None = None) -> list[UnfinishedRun]:
+        """Cancels the passes in flight and waits for them; later ones are refused.
+
+        :param timeout: how long to wait, in seconds; None: until all have ended.
+        :return: the runs that have not ended.
+        """
+        return self._module.close(-1 if timeout is None else int(timeout * 1000))
+
+    @property
+    def closed(self) -> bool:
+        """True once close() was called."""
+        return self._module.closed
 
     def memory(self) -> MemoryReport:
         """Returns the bytes that the module holds now, and their peaks, by class."""

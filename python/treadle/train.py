@@ -14,7 +14,7 @@ from ._models import ModelLike, load_model
 from ._session_options import with_keywords
 from ._trainer_options import TABLE, trainer_options
 from ._training_arguments import as_array, as_feeds, as_metadata, given
-from ._treadle import Job, RunOptions, SessionOptions
+from ._treadle import Job, RunOptions, SessionOptions, UnfinishedRun
 from .counters import NodeCounter
 from .fitting import Callback, EarlyStopping, Fit
 from .joint_module import JointModule, JointRun
@@ -144,6 +144,19 @@ class Trainer:
         operators of the domain treadle; they need this version of the library, and work on any processor. See docs/training.md.
         """
         self._trainer.write_artifacts(os.fspath(folder))
+
+    def close(self, timeout: float | None = None) -> list[UnfinishedRun]:
+        """Cancels the steps and other runs in flight and waits for them; later ones are refused. A step that has begun its updates ends.
+
+        :param timeout: how long to wait, in seconds; None: until all have ended.
+        :return: the runs that have not ended.
+        """
+        return self._trainer.close(-1 if timeout is None else int(timeout * 1000))
+
+    @property
+    def closed(self) -> bool:
+        """True once close() was called."""
+        return self._trainer.closed
 
     def memory(self) -> MemoryReport:
         """Returns the bytes that the trainer holds now, and their peaks, by class."""

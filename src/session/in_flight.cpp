@@ -19,7 +19,7 @@ void RunCounts::add(const RunCounts& more) {
 RunsInFlight::Entry::Entry(RunsInFlight& runs, uint64_t run_id, std::string_view tag)
     : runs_(runs), run_id_(run_id), tag_(tag), start_(read_ticks()), fork_generation_(fork_generation()) {
   std::lock_guard lock(runs.mutex_);
-  if (runs.closed()) throw Error(ErrorCode::cancelled, "the session is closed");
+  if (runs.closed()) throw Error(ErrorCode::cancelled, runs.owner_ + " is closed");
   if (counts_runs() && !runs.counts_) runs.counts_ = std::make_unique<RunCounts>();
   next_ = runs.first_;
   if (next_) next_->previous_ = this;

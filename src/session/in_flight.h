@@ -7,8 +7,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/fork_mutex.h"
@@ -31,6 +33,8 @@ struct RunCounts {
 
 class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
  public:
+  /// @param owner  how errors call the client, such as "the session"
+  explicit RunsInFlight(std::string owner = "the session") : owner_(std::move(owner)) {}
   /// True if the runs of all clients are counted.
   static bool counts_runs() noexcept { return counting_.load(std::memory_order_relaxed); }
   static void count_runs(bool on) noexcept { counting_.store(on, std::memory_order_relaxed); }
@@ -95,6 +99,7 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
   void count_error(size_t code) noexcept;
   std::vector<UnfinishedRun> list(bool all) const;  // @pre the caller holds mutex_
 
+  const std::string owner_;
   const std::chrono::steady_clock::time_point first_time_ = std::chrono::steady_clock::now();
   const uint64_t first_ticks_ = read_ticks();
   mutable ForkMutex mutex_;

@@ -253,9 +253,11 @@ exec::RunControl Runtime::control(const RunOptions* run_options) const {
   if (run_options) {
     control.stop.cancel = &run_options->terminate;
     if (run_options->cancel_token) control.stop.token = &run_options->cancel_token->flag();
-    if (run_options->deadline_ms > 0)
-      control.stop.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(run_options->deadline_ms);
   }
+  const int64_t own_deadline_ms = run_options ? run_options->deadline_ms : 0;
+  constexpr int64_t kMostMs = int64_t{1} << 40;  // about 35 years: a later time would overflow the clock
+  if (const int64_t deadline_ms = own_deadline_ms > 0 ? own_deadline_ms : options.deadline_ms; deadline_ms > 0)
+    control.stop.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(std::min(deadline_ms, kMostMs));
   return control;
 }
 
@@ -449,7 +451,7 @@ void Runtime::execute(const std::shared_ptr<const Executable>& executable, std::
   detached->held = request.held;
   detached->control = run_control;
   detached->control.stop.caller = &detached->caller;
-  detached->pool = run_options->thread_pool;
+  if (run_options) detached->pool = run_options->thread_pool;
   if (observed)
     detached->control.observer = &detached->observer.emplace(*executable, run_options, request.monitor.get(), hooked.run_id, memory);
   call(detached->control, detached->caller, hooked,

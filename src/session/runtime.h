@@ -180,7 +180,7 @@ struct Runtime {
   std::shared_ptr<Profiling> own_profiling;   // made by start_profiling() or the option enable_profiling
   mutable AttachedProfile attached;           // requested by another process
   std::atomic<uint64_t> monitor_number{0};    // number of the current monitor; 0: none
-  const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>();  // shared with runs whose caller has returned
+  const std::shared_ptr<RunsInFlight> in_flight = std::make_shared<RunsInFlight>(name);  // shared with runs whose caller has returned
 
  private:
   mutable std::mutex monitor_mutex_;

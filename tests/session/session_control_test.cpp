@@ -80,6 +80,40 @@ TEST(SessionControl, ADeadlineEndsALoopWithItsOwnCode) {
   EXPECT_EQ(code_of([&] { session.run(kCount, {}, &options); }), ErrorCode::timed_out);
 }
 
+TEST(SessionControl, TheSessionsDeadlineHoldsForRunsWithoutOneOfTheirOwn) {
+  SessionOptions with_deadline = as_written();
+  with_deadline.deadline_ms = 5;
+  Session session(endless_loop(/*with_nodes=*/false).model(), with_deadline);
+  EXPECT_EQ(code_of([&] { session.run(kCount); }), ErrorCode::timed_out);
+  RunOptions none;
+  EXPECT_EQ(code_of([&] { session.run(kCount, {}, &none); }), ErrorCode::timed_out);
+  EXPECT_EQ(code_of([&] { session.partial_run(kCount).advance(); }), ErrorCode::timed_out);
+  IoBinding binding(session);
+  for (const auto& [name, value] : kCount) binding.bind_input(name, value);
+  for (const ValueInfo& output : session.outputs()) binding.bind_output(output.name);
+  EXPECT_EQ(code_of([&] { session.run(binding); }), ErrorCode::timed_out);
+  RunOptions own;
+  own.deadline_ms = 60'000;
+  own.cancel_token.emplace();
+  CancelToken token = *own.cancel_token;
+  std::thread canceller([&] {
+    while (session.runs_in_flight() == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    token.cancel();
+  });
+  EXPECT_EQ(code_of([&] { session.run(kCount, {}, &own); }), ErrorCode::cancelled);  // not the session's 5 ms
+  canceller.join();
+}
+
+TEST(SessionControl, DeadlinesBeyondTheClockAreNone) {
+  Session session(two_outputs().model());
+  std::map<std::string, Datum> feeds;
+  for (const ValueInfo& input : session.inputs()) feeds.emplace(input.name, Tensor::of<float>({2}, std::vector<float>{1, 2}));
+  RunOptions options;
+  options.deadline_ms = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(session.run(feeds, {}, &options).size(), session.outputs().size());
+}
+
 TEST(SessionControl, ClosingCancelsTheRunsInFlightAndRefusesLaterOnes) {
   Session session(endless_loop().model());
   std::vector<ErrorCode> codes(3);

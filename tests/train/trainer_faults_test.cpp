@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <new>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -220,9 +223,8 @@ class TrainerCampaign {
   std::optional<Trainer> tested_, reference_;
 };
 
-// The abandoned step still reads the parameters, so the next step must wait for it before it writes them.
-TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
-  testing::register_fault_operators();
+// A parameter and a node that calls the fault number 0.
+ModelBuilder stepping_model() {
   ModelBuilder b;
   b.def().opset_imports.push_back({"test.fault", 1});
   b.input("x", {-1, 2});
@@ -231,6 +233,13 @@ TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   b.node("Step", {"product"}, {"y"}, "", "test.fault");
   b.last_node().attributes.push_back(int_attribute("id", 0));
   b.output("y", {-1, 2});
+  return b;
+}
+
+// The abandoned step still reads the parameters, so the next step must wait for it before it writes them.
+TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
+  testing::register_fault_operators();
+  ModelBuilder b = stepping_model();
   TrainerOptions trainer_options;
   trainer_options.loss = Loss::mean_squared_error;
   trainer_options.learning_rate = 0.05;
@@ -255,6 +264,39 @@ TEST(TrainerFaults, AStepWaitsForOneThatWasLeftBehind) {
   next.get();
   EXPECT_EQ(behind, before);
   EXPECT_NE(elements(parameters), before);
+}
+
+// The step that waits in a node is cancelled, has changed nothing, and later steps are refused.
+TEST(TrainerControl, ClosingCancelsStepsAndRefusesLaterOnes) {
+  testing::register_fault_operators();
+  ModelBuilder b = stepping_model();
+  TrainerOptions trainer_options;
+  trainer_options.loss = Loss::mean_squared_error;
+  Trainer trainer(b.model(), trainer_options);
+  const Tensor x = Tensor::of<float>({1, 2}, std::vector<float>{1, 1}), labels = Tensor::of<float>({1, 2}, std::vector<float>{0, 0});
+  trainer.step({{"x", x}}, labels);
+  const std::vector<float> before = elements(trainer.parameters());
+  std::atomic<bool> inside{false};
+  testing::set_fault(0, [&] {
+    inside = true;
+    while (!trainer.closed()) std::this_thread::yield();
+  });
+  std::future<double> running = std::async(std::launch::async, [&] { return trainer.step({{"x", x}}, labels); });
+  while (!inside) std::this_thread::yield();
+  EXPECT_TRUE(trainer.close().empty());
+  testing::set_fault(-1, {});
+  const auto message_of = [](const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::cancelled);
+      return error.message();
+    }
+    return std::string("no error");
+  };
+  message_of([&] { running.get(); });
+  EXPECT_EQ(elements(trainer.parameters()), before);
+  EXPECT_EQ(message_of([&] { trainer.step({{"x", x}}, labels); }), "the trainer is closed");
 }
 
 TEST(FaultCampaign, ATrainingStepThatFailsHasChangedNothing) {

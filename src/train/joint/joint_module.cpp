@@ -368,6 +368,8 @@ std::vector<std::vector<size_t>> JointModule::gradient_groups(size_t group_bytes
 }
 bool JointModule::is_random() const { return impl_->is_random; }
 void JointModule::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
+std::vector<UnfinishedRun> JointModule::close(int64_t timeout_ms) { return impl_->in_flight->close(timeout_ms); }
+bool JointModule::closed() const { return impl_->in_flight->closed(); }
 MemoryStatistics JointModule::memory_statistics() const { return impl_->memory.account->statistics(); }
 void JointModule::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
 void JointModule::trim() { impl_->runner->trim(); }

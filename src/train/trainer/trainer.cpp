@@ -109,6 +109,8 @@ void Trainer::set_learning_rate(double rate) {
 void Trainer::change(const std::function<void()>& write) { impl_->values.change(write); }
 
 void Trainer::set_monitor(Monitor monitor) { impl_->set_monitor(std::move(monitor)); }
+std::vector<UnfinishedRun> Trainer::close(int64_t timeout_ms) { return impl_->in_flight->close(timeout_ms); }
+bool Trainer::closed() const { return impl_->in_flight->closed(); }
 MemoryStatistics Trainer::memory_statistics() const { return impl_->memory.account->statistics(); }
 void Trainer::set_memory_limit(size_t limit_bytes) { impl_->set_memory_limit(limit_bytes); }
 std::vector<NodeCounter> Trainer::node_counters() const { return impl_->node_counters(impl_->runners.executables()); }
