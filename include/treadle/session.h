@@ -54,7 +54,7 @@ struct TREADLE_API SessionOptions {
   std::map<std::string, std::string> argument_devices;  ///< maps an input or initializer to the device of its readers
   int compute_streams = 1;                  ///< number of compute streams per device; independent branches use different streams
   std::shared_ptr<Job> job;                 ///< job that runs belong to; null: the job described by the environment, if any
-  std::shared_ptr<ThreadPool> thread_pool;  ///< replaces the shared pool; the numbers of threads above limit how many a run uses
+  std::shared_ptr<ThreadPool> thread_pool;  ///< used instead of the shared pool; the options *_op_num_threads above limit a run's use of it
   GraphOptimizationLevel graph_optimization_level = GraphOptimizationLevel::all;
   SessionMode mode = SessionMode::inference;
   /// Arithmetic of convolutions and of products by constant weights: "float32" (also if empty), "bfloat16", "bfloat16x3", "float16",
@@ -68,7 +68,7 @@ struct TREADLE_API SessionOptions {
   /// bits of results may differ between files, but never between runs.
   std::string conv_rates;
   bool reuse_memory = true;   ///< false: every value has memory of its own (for debugging)
-  bool verify_plans = false;  ///< true: before a run with new extents, the memory plan is checked: every node must read the right values
+  bool verify_plans = false;  ///< true: checks the memory plan before a run with new input shapes: every node must read the right values
   std::shared_ptr<Allocator> allocator;  ///< allocator for weights, packed weights, activations, scratch and outputs; null: the system
   /// Limit for all memory of the session: weights, packed weights and, for every run, activations, scratch, and outputs until they are
   /// handed over (not memory that the caller bound). 0: no limit. If a run's arena does not fit, the session plans every node of the run:

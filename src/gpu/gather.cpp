@@ -14,15 +14,15 @@
 namespace treadle::gpu {
 namespace {
 
-constexpr int kMaxGatheredRank = 4;  // limit for the dimensions of the index space and the indices per tuple
+constexpr int kMaxGatheredRank = 4;  // limit for the number of dimensions of the index space (the output) and of indices per tuple
 
 struct GatherState final : PackedState {
   const vulkan::Shader* shader = nullptr;
-  int64_t words = 1;  // number of words per element
+  int64_t words = 1;  // words per element; the shader copies words of 1, 2 or 4 bytes
   std::string node;   // name of the node, for error messages
 };
 
-/// The arguments of the shader gather.comp. Numbers of elements are in words.
+/// The arguments of the shader gather.comp, which copies words: `count`, `slice`, `steps` and `strides` count words, not elements.
 struct Gathering {
   int64_t count = 1, slice = 1, tuples = 1;
   int depth = 1;
@@ -44,8 +44,8 @@ struct Gathering {
   }
 
  protected:
-  /// Sets the extents of the index space, outermost dimension first, and a step for each dimension: by how many elements the position in
-  /// the data moves when the index grows by one.
+  /// Sets the extents of the index space (the output), outermost dimension first, and a step for each dimension: the number of words by
+  /// which the position in the data moves when the index grows by one.
   void set_space(const BindContext& c, std::span<const int64_t> extents_of_space, std::span<const int64_t> steps_of_space) {
     count32(c.num_elements(0) * c.packed<GatherState>().words);
     index_words = c.dtype(1) == DType::int64 ? 2U : 1U;

@@ -10,8 +10,8 @@
 
 namespace treadle {
 
-/// Finds the position of a name in a pool. The names stay in the pool; this index stores only hashes and positions (open addressing, linear
-/// probing). So it stays in the CPU cache for graphs with tens of thousands of nodes; otherwise renaming would take as long as computing.
+/// Maps a name to its `place`: the position of its node or value in the pool. Stores only hashes and places (open addressing, linear
+/// probing), not the names. So it fits the CPU cache for tens of thousands of nodes; otherwise renaming would take as long as computing.
 class NameIndex {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -19,7 +19,7 @@ class NameIndex {
   /// Returns the hash of a name. Callers compute it once, because they look a name up in several indices.
   static size_t hash(std::string_view name) noexcept { return std::hash<std::string_view>{}(name); }
 
-  /// Returns the position that was inserted with this name, or kNone. `name_of(place)` returns the name at a position.
+  /// Returns the place (position in the pool) of the node or value with this name, or kNone. `name_of(place)` must return its name.
   template <typename NameOf>
   uint32_t find(size_t hash, std::string_view name, const NameOf& name_of) const {
     if (slots_.empty()) return kNone;
@@ -29,14 +29,14 @@ class NameIndex {
     return kNone;
   }
 
-  /// Adds a name. @pre neither the name nor the position is in the index
+  /// Adds the name of the node or value at `place` in the pool. @pre neither the name nor the place is in the index
   void insert(size_t hash, uint32_t place) {
     if (2 * (size_ + 1) > slots_.size()) grow();
     put({shorten(hash), place});
     ++size_;
   }
 
-  /// Removes a position that was inserted with a name of this hash. Does nothing if there is none.
+  /// Removes a place that was inserted with a name of this hash. Does nothing if the index does not contain it.
   void erase(size_t hash, uint32_t place) {
     if (slots_.empty()) return;
     size_t hole = shorten(hash) & mask();

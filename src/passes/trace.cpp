@@ -37,13 +37,13 @@ void PassTrace::look(const Graph& graph, Snapshot& snapshot) {
 
 void PassTrace::begin(std::string_view pass, const Graph& graph) {
   pass_ = pass;
-  // The state after the previous pass is usually known. It is recorded again for another graph, or if a backward pass has been added.
+  // The graph is usually recorded already, after the previous pass. It is recorded anew if it is another graph or has a new backward pass.
   const auto known = std::count_if(before_.begin(), before_.end(), [&](const auto& seen) { return seen.first.first == &graph; });
   if (static_cast<size_t>(known) != graph.num_nodes()) {
     before_.clear();
     look(graph, before_);
   }
-  nodes_before_ = before_.size();  // including nodes of bodies
+  nodes_before_ = before_.size();  // including nodes in the subgraphs of If, Loop and Scan
 }
 
 void PassTrace::end(const Graph& graph, int64_t num_changes, int64_t elapsed_us) {
@@ -51,7 +51,7 @@ void PassTrace::end(const Graph& graph, int64_t num_changes, int64_t elapsed_us)
   Snapshot after;
   look(graph, after);
   PassStep step{pass_, num_changes, elapsed_us, nodes_before_, after.size(), {}};
-  std::unordered_map<std::string, std::vector<const Seen*>> gone;  // removed nodes, by the model node for which they stand
+  std::unordered_map<std::string, std::vector<const Seen*>> gone;  // removed nodes, by the node of the original model for which they stand
   std::set<const Seen*> left;
   for (const auto& [key, seen] : before_) {
     if (after.contains(key)) continue;
@@ -72,7 +72,7 @@ void PassTrace::end(const Graph& graph, int64_t num_changes, int64_t elapsed_us)
     }
     step.changes.push_back(std::move(change));
   };
-  // Transposes that are added around a node have its sources but do not do its work, so they are considered last.
+  // New nodes that stand for the same model node take over its removed nodes: first those that compute, then Transposes around them.
   for (const bool moves : {false, true})
     for (const auto& [key, seen] : after)
       if (seen.moves == moves) add(key, seen);

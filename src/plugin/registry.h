@@ -1,4 +1,4 @@
-// The registered backends, with copies of their strings.
+// The registered backends. They hold copies of all strings that plugins pass, so plugins may free theirs after registration.
 #pragma once
 
 #include <memory>

@@ -74,7 +74,7 @@ void remove_left_over(const std::string& folder) {
       if (!is_asked(asker)) fs::remove(entry.path(), error);
       continue;
     }
-    // The file is removed while locked, so that a process that is about to lock it notices.
+    // Deletes the file only while holding its lock: a process that locks it later then sees that it was deleted, and makes a new one.
     const int file = open(asker.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0) continue;
     if (flock(file, LOCK_EX | LOCK_NB) == 0) fs::remove(entry.path(), error);
@@ -96,7 +96,7 @@ int make_asker(const std::string& path) {
   }
 }
 
-// Recordings are read without validating each record, so a file that another user has put there is refused.
+// Recordings are read without validating each record, so a file that belongs to another user is refused.
 void check_owner(const std::string& path) {
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid())
@@ -113,14 +113,14 @@ void AttachedProfile::follow(const Runtime& runtime) {
   const sharing::JobSlot& slot = runtime.job->state()->slot();
   const uint64_t until = slot.profile_until_ns.load(std::memory_order_acquire);
   const uint32_t here = fork_generation() + 1, made_in = made_in_.load(std::memory_order_relaxed);
-  // The parent process made the profiler; its writing thread does not exist in this child.
+  // True if the profiler was made before a fork, by the parent process: its writing thread does not exist in this child.
   const bool is_parents = made_in != 0 && made_in != here;
   if (until == 0 && !is_parents) return;
   const uint64_t request = slot.profile_request.load(std::memory_order_relaxed);
   const bool begins = until != 0 && request != followed_.load(std::memory_order_relaxed) && sharing::now_ns() < until;
   if ((!begins && !is_parents) || !take_turn()) return;
-  // A recording that is still being written ends without help. Waiting for it here could block forever, as this thread may hold locks that
-  // the recording needs.
+  // Keeps a profiler whose writing thread is still at work. Waiting for that thread here could block forever, as this thread may hold locks
+  // that the recording needs.
   if (is_parents || !profiler_ || profiler_->stream->has_ended()) {
     profiler_.reset();
     made_in_ = 0;
@@ -157,7 +157,7 @@ void AttachedProfile::begin(const Runtime& runtime, uint64_t request) {
                               .complete = file + kComplete,
                               .incomplete = file + kIncomplete};
     auto plan = [&runtime](const Profiling& of) { return runtime.profile_plan(of); };
-    // The profiler needs no owner, because it is a member of the client.
+    // Passes null as the owner: the profiler is a member of the client, so it need not keep the client alive.
     profiler_ = std::make_unique<Profiler::Impl>(nullptr, runtime, options, std::move(plan), std::move(ends));
     made_in_ = fork_generation() + 1;
   } catch (const std::exception& error) {

@@ -23,7 +23,7 @@ namespace treadle {
 
 /// What runs have done while they were counted (treadle/metrics.h).
 struct RunCounts {
-  static constexpr size_t kForeign = 0;  ///< index in `errors` of exceptions of the program's own functions, which are no Error
+  static constexpr size_t kForeign = 0;  ///< index in `errors` for exceptions of other types than Error, such as those of user callbacks
   TickHistogram times;                   ///< durations of ended runs
   uint64_t input_bytes = 0, output_bytes = 0;
   std::array<int64_t, static_cast<size_t>(ErrorCode::internal) + 1> errors{};  ///< number of failures, by ErrorCode
@@ -53,7 +53,7 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
     /// Must be called when the thread that made the entry stops waiting for the run: if it then closes the session, close() waits for this
     /// run too.
     void caller_left();
-    /// Counts the bytes of the values that the run was fed and that it returned, at its end.
+    /// Sets the bytes of the values that the run was fed and that it returned. The destructor adds them to the session's counts.
     void note_bytes(size_t inputs, size_t outputs) { input_bytes_ = inputs, output_bytes_ = outputs; }
 
    private:
@@ -68,7 +68,7 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
     Entry *previous_ = nullptr, *next_ = nullptr;
   };
 
-  /// Registers a run that may outlive its caller; the entry owns a copy of the tag, and keeps this object alive if it is shared.
+  /// Registers a run that may outlive its caller. The entry owns a copy of the tag, and keeps this object alive if a shared_ptr owns it.
   /// @throws Error(cancelled) if the session is closed.
   std::shared_ptr<Entry> enter(uint64_t run_id, std::string_view tag);
 
@@ -78,7 +78,7 @@ class RunsInFlight : public std::enable_shared_from_this<RunsInFlight> {
   const std::atomic<bool>& closing() const { return closing_; }
   size_t count() const;
 
-  /// Counts values of a run that are fed or returned apart from an entry.
+  /// Counts the bytes of values that a run is fed or returns, for callers that do not use Entry::note_bytes().
   void count_bytes(size_t inputs, size_t outputs);
   /// Calls work(), and counts the error if it throws one.
   template <typename Work>

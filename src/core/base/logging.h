@@ -23,17 +23,17 @@ std::string_view log_level_name(LogLevel level) noexcept;
 /// What a message is about.
 enum class LogCategory : uint8_t {
   general,
-  session,    ///< sessions, trainers and modules: their begin and end
+  session,    ///< creation and destruction of sessions, trainers and modules
   run,        ///< begins and ends of runs, and their errors
-  program,    ///< programs that are compiled, and extents that are new
-  placement,  ///< on which device nodes run, and why not where they were asked to
-  fusion,     ///< why passes left nodes alone
-  memory,     ///< memory that is planned, given back and moved
+  program,    ///< programs that are compiled or dropped, and input shapes that a program has not had before
+  placement,  ///< the devices that nodes run on, and why a node does not run on the requested device
+  fusion,     ///< why optimization passes did not change nodes
+  memory,     ///< changed memory limits, and memory that is freed or moved
 };
 inline constexpr size_t kNumLogCategories = 7;
 std::string_view log_category_name(LogCategory category) noexcept;
 
-/// A value of a message under a name, for programs that read logs.
+/// A named value of a message, for programs that read logs.
 struct LogField {
   std::string_view name;
   std::variant<int64_t, double, std::string_view> value;
@@ -53,8 +53,8 @@ using LogSink = std::function<void(const LogRecord& record)>;
 
 /// Sets the sink of log messages. An empty sink restores the default.
 void set_log_sink(LogSink sink);
-/// Sets the lowest level that is logged; messages below are not even formatted. Default: `warning`.
-/// @param categories  bit k stands for category k. Of the others, warnings and worse are still logged
+/// Sets the lowest level that is logged. Messages of lower levels are not even formatted. Default: `warning`.
+/// @param categories  bit k stands for category k. Other categories log only warnings and worse, as far as `level` permits
 void set_log_level(LogLevel level, uint32_t categories = UINT32_MAX) noexcept;
 
 namespace detail {

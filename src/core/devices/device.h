@@ -107,7 +107,7 @@ class Bus {
   /// that host kernels have packed. Returns false if not enough is free.
   virtual bool reserve(void* data, size_t size_bytes) = 0;
   virtual void unreserve(void* data, size_t size_bytes) noexcept = 0;
-  /// Declares that contents are not needed. The host may return its part of memory from allocate_anywhere() to the system.
+  /// Declares that contents are not needed. Host memory behind these addresses (from allocate_anywhere()) may be returned to the system.
   virtual void discard(void* data, size_t size_bytes) = 0;
   /// Declares that contents will never be needed again. Their addresses may have been freed already.
   virtual void forget(void* /*data*/, size_t /*size_bytes*/) noexcept {}
@@ -119,8 +119,8 @@ class Bus {
   virtual void keep_on_host(void* /*data*/, size_t /*size_bytes*/) {}
   /// Announces that the next work reads this many bytes of host memory. Devices that simulate the time of such reads need it.
   virtual void use_over_bus(Stream& /*stream*/, size_t /*size_bytes*/) {}
-  /// Returns the address at which work enqueued now finds the contents, valid until they move or are declared unneeded. It differs from
-  /// `data` only on devices whose own and host memory have separate addresses. Memory from elsewhere keeps its address.
+  /// Returns the address at which work enqueued now finds the contents, valid until they move or are declared unneeded. It is
+  /// `data` itself if the device's and the host's memory share addresses, or if `data` is not from allocate_anywhere().
   /// @param size_bytes  size of the whole contents, as in the other calls. @throws Error(resource_exhausted)
   virtual void* reach(void* data, size_t /*size_bytes*/) { return data; }
 

@@ -14,7 +14,7 @@ namespace treadle::vulkan {
 /// that reserve(), reach() or keep_on_host() is called with; its contents move as a whole. Thread-safe.
 ///
 /// Shaders need the addresses of buffers. Sparse buffers would let contents keep such an address when they move, but few drivers can bind
-/// them to the host's memory. So the executor asks for the present address before each step (Bus::reach).
+/// them to the host's memory. So the executor asks before each step where the contents are now (Bus::reach).
 class MovableMemory {
  public:
   /// The first address. No device has memory from here to twice this number, as such addresses are not sign-extended from 48 or 57 bits.
@@ -47,7 +47,7 @@ class MovableMemory {
   /// Returns the address at which shaders find the contents: in the device's memory if the part has memory there, otherwise in the host's
   /// memory, which is allocated if the part has none. Returns addresses that allocate() has not given out unchanged. @throws OutOfMemory
   uint64_t reach(uint64_t address, size_t size_bytes);
-  /// Like reach(), for any bytes within a part, but allocates nothing.
+  /// Returns the address at which shaders find these bytes, like reach(), but for any bytes within a part. Allocates nothing.
   /// @throws Error(internal) if the part has no memory
   uint64_t find(uint64_t address, size_t size_bytes);
 

@@ -56,7 +56,7 @@ void Crossings::find_readers(const PlacedSteps& steps) {
 
 void Crossings::find_same_bytes(const PlacedSteps& steps) {
   const Program& program = steps.program();
-  IdVector<SlotId, SlotId> same_as(program.slots().size(), kNoSlot);  // for a view: the root slot with the same bytes
+  IdVector<SlotId, SlotId> same_as(program.slots().size(), kNoSlot);  // for a view of all bytes of a slot: that slot
   IdVector<SlotId, int> writers(program.slots().size(), 0);
   IdVector<SlotId, StepId> first_copy(program.slots().size(), kNoStep);
   first_of_same.assign(steps.plan().steps.size(), kNoStep);

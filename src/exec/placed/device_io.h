@@ -20,12 +20,12 @@ namespace treadle::exec {
 struct Crossings {
   explicit Crossings(const PlacedSteps& steps);
 
-  IdVector<SlotId, uint8_t> only_for_devices;  ///< for each root slot: 1 if no step on the host reads it
-  /// For each root slot: its location on the host, if one copy makes it and no step reads it.
+  IdVector<SlotId, uint8_t> only_for_devices;  ///< for each root slot (a slot with bytes of its own): 1 if no step on the host reads it
+  /// For each root slot (a slot with bytes of its own): its location on the host, if one copy makes it and no step reads it.
   IdVector<SlotId, LocationId> only_for_caller;
   IdVector<LocationId, LocationId> copied_to;     ///< for each location on a device: the location in only_for_caller that is copied from it
   IdVector<LocationId, StepId> maker;             ///< the first step that writes a location; kNoStep: there is none
-  IdVector<SlotId, std::vector<StepId>> readers;  ///< for each root slot of an input: all steps that read it, including copies
+  IdVector<SlotId, std::vector<StepId>> readers;  ///< for each input with bytes of its own: all steps that read it, including copies
   /// For each copy to the host: the first copy of the same bytes on the same stream, for example if one output is a view of another.
   /// kNoStep: no other copy has the same bytes. No step reads the results of the copies after the first one; only the caller does.
   IdVector<StepId, StepId> first_of_same;

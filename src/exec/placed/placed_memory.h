@@ -38,7 +38,7 @@ class PlacedMemory {
   bool has_constants() const { return constants_ != nullptr; }
   /// Allocates new memory on a device. @throws Error(resource_exhausted)
   std::shared_ptr<Storage> allocate(int device, size_t size_bytes) const;
-  /// Returns the present address of memory of a device, for work that is enqueued now (Bus::reach). @throws Error(resource_exhausted)
+  /// Returns the address at which work enqueued now finds contents that may have moved (Bus::reach). @throws Error(resource_exhausted)
   std::byte* reach(int device, std::byte* data, size_t size_bytes) const;
 
   /// Returns the session's allocator, which must be told when bytes of an arena are reused. Null if the session has none, or if a Residency

@@ -46,7 +46,7 @@ Datum PlacedValues::value(LocationId at, SlotId slot) const {
   return as_slot(at, slot, is_copied ? reached(location.device, memory_.constant(at)) : constant);
 }
 
-// Returns the value with its present address, at which work that is enqueued now can use it.
+// Returns the value at the address where work enqueued now finds it: contents of device memory may have moved (Bus::reach).
 Datum PlacedValues::reached(int device, const Datum& datum) const {
   if (!datum.is_tensor()) return datum;
   const Tensor& tensor = datum.tensor();

@@ -29,7 +29,7 @@ class PlacedValues {
 
   /// Returns a slot's value at a location; undefined if no step has made it. The tensor may refer to the run's memory without owning it.
   Datum value(LocationId at, SlotId slot) const;
-  /// Returns the value at a held location, with the type and shape of the root slot.
+  /// Returns the value at a held location, with the type and shape of the root slot (the slot whose bytes views share).
   const Datum& held(LocationId at) const { return places_[at].datum; }
   /// Returns the value on the host, copied from the device if need be. @pre the host has waited for the step that makes it
   Datum on_host(LocationId at, SlotId slot) const;
@@ -51,15 +51,15 @@ class PlacedValues {
   Tensor allocate(int device, DType dtype, const Shape& shape);
   /// Keeps the memory of these held locations alive until the stream has completed all work enqueued so far.
   void keep(std::span<const LocationId> locations, Stream& queue) const;
-  /// Like allocate(), but the tensor has the memory's present address, for kernels enqueued now. The address changes when the memory moves
-  /// (Bus::reach).
+  /// Like allocate(), but the tensor has the address at which kernels enqueued now find the contents (Bus::reach). The address changes when
+  /// the contents move between the device's memory and the host's.
   Tensor allocate_reached(int device, DType dtype, const Shape& shape);
   /// Called when the step has been issued. Values that no later step uses are freed once the stream has completed all work enqueued so far.
   void let_go(StepId step, Stream& queue);
 
  private:
   struct Place {
-    Datum datum;             // the value of the root slot; undefined until a step makes it
+    Datum datum;             // the value of the slot whose bytes views share (root slot); undefined until a step makes it
     bool tracked = false;    // true if AccessChecks knows the memory
     bool is_absent = false;  // true if this is the location of a feed that was left out; only a branch may read such a feed
     int32_t steps_left = 0;  // number of steps that access the location and have not been issued
@@ -69,7 +69,7 @@ class PlacedValues {
   struct Block {
     std::weak_ptr<Storage> storage;
     int device = 0;
-    std::weak_ptr<Storage> reached_for;  // set by allocate_reached(): the movable memory; `storage` has its present address
+    std::weak_ptr<Storage> reached_for;  // from allocate_reached(): the same memory at the fixed address that stays valid when it moves
   };
 
   Datum as_slot(LocationId at, SlotId slot, const Datum& root) const;

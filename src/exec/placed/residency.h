@@ -18,8 +18,8 @@
 
 namespace treadle::exec {
 
-/// Works for devices that reach the host's memory over a bus (Device::bus). A value keeps its address in the plan when it moves. Before
-/// work is enqueued, Bus::reach returns the value's present address. A Residency may serve several runs, one after the other.
+/// Works for devices that reach the host's memory over a bus (Device::bus). The plan gives each value a fixed address. Before work is
+/// enqueued, Bus::reach translates it to the address where the value is now. A Residency may serve several runs, one after the other.
 ///
 /// - Before a step, the values that it uses are brought into the device's memory. If a value does not fit, other values move to the host:
 ///   first the one whose next use is the farthest away. Values that are used before this value's next use are not moved. If the value still

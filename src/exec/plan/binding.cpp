@@ -149,7 +149,7 @@ void Binding::bind_instruction(const Instruction& instruction, int max_threads) 
   sizes_[instruction.scratch_buffer] = context.scratch_bytes();
 }
 
-// Some kernels pack their weights in bind(), in a form that depends on the extents. That takes longer than everything else in bind(), so
+// Some kernels pack their weights in bind(), in a layout that depends on the extents. That takes longer than everything else in bind(), so
 // these kernels are bound in parallel first. The pass over all instructions that follows finds the weights packed. Only that pass reports
 // errors, so the error names the same node for any number of threads.
 void Binding::pack_ahead(int max_threads, ThreadPool* pool) {

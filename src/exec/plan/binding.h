@@ -58,7 +58,7 @@ class Binding {
     return instruction.versioned < 0 ? instruction.packed.get()
                                      : parameters_->packed[static_cast<size_t>(instruction.versioned)].state.get();
   }
-  /// The elements of a root slot that is a constant, a parameter or computed from parameters.
+  /// The elements of a root slot (one with bytes of its own) that is a constant, a parameter or computed from parameters.
   const Datum& constant(SlotId slot) const {
     const bool is_parameter = parameters_ && parameters_->constants[slot].defined();
     return is_parameter ? parameters_->constants[slot] : program_.constant(slot);
@@ -126,7 +126,7 @@ class Binding {
   std::vector<int64_t> operand_steps_;  // Slot::row_step of each operand; empty if all are 0
   std::unique_ptr<std::byte[]> state_;
   IdVector<BufferId, size_t> sizes_;        // sizes in bytes
-  IdVector<SlotId, size_t> piece_offsets_;  // offsets within the root slot, in bytes; empty if no slot lies within another one
+  IdVector<SlotId, size_t> piece_offsets_;  // offsets in bytes within the slot whose bytes are shared; empty: no slot lies within another
   std::shared_ptr<const OffsetPlan> offsets_;
   uint64_t generation_ = 0, places_generation_ = 0;
   bool bound_before_ = false;

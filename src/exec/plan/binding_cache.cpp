@@ -50,7 +50,7 @@ Bindings::iterator choose_free(Bindings& bindings, const Binding* preferred) {
   return found;
 }
 
-// Tells of extents that no kept binding had.
+// Logs that the program was bound to input shapes for which no binding had been kept.
 void tell_binding(const Binding& binding) {
   const Program& program = binding.program();
   std::string extents;

@@ -125,7 +125,7 @@ class Budgeting {
   struct Chain {
     std::vector<int32_t> steps;         // steps that have written the buffer's present contents, beginning with the first
     std::map<BufferId, int32_t> reads;  // other buffers that these steps read, with the version read
-    std::map<SlotId, int32_t> outer;    // root slots outside of the arena that these steps read, with the version read
+    std::map<SlotId, int32_t> outer;    // slots with own bytes outside of the arena that these steps read, with the version read
     bool repeatable = false;
   };
 
@@ -369,7 +369,7 @@ class Budgeting {
   IdVector<BufferId, memory::BudgetBuffer> buffers_;
   std::vector<memory::Recipe> recipes_;
   std::map<std::pair<BufferId, int32_t>, std::vector<int32_t>> chains_;  // the steps to run again, by buffer and step of a recipe
-  std::map<SlotId, int32_t> outer_version_;                              // how often each root slot outside of the arena has been written
+  std::map<SlotId, int32_t> outer_version_;                              // writes so far to each slot with its own bytes outside the arena
   const std::vector<InstructionId> order_;
   IdVector<BufferId, bool> carried_;        // see BudgetedPlan::carried
   IdVector<SlotId, SlotId> next_versions_;  // next version of each slot; empty: an output may be bound to the memory of any feed

@@ -178,7 +178,7 @@ class Placer {
 
   void place_by_readers() {
     const auto instructions = program_.instructions();
-    IdVector<SlotId, int> of_reader(program_.slots().size(), kUnplaced);  // for each root slot: device of its earliest placed reader
+    IdVector<SlotId, int> of_reader(program_.slots().size(), kUnplaced);  // by slot with its own bytes: device of earliest placed reader
     for (InstructionId i : instructions.ids().reversed()) {
       int& device = placement_.of_instruction[i];
       const auto operands = program_.operands(instructions[i]);
@@ -198,7 +198,7 @@ class Placer {
   const Program& program_;
   const PlacementRequest& request_;
   DevicePlacement placement_;
-  IdVector<SlotId, int> of_root_;  // device of each root slot
+  IdVector<SlotId, int> of_root_;  // device of each root slot (a slot with bytes of its own)
 };
 
 }  // namespace

@@ -63,7 +63,7 @@ class Arena {
   }
 
  private:
-  // Returns, for each root slot, the first step that writes it.
+  // Returns, for each root slot (a slot with bytes of its own), the first step that writes it.
   IdVector<SlotId, int32_t> first_writes() const {
     IdVector<SlotId, int32_t> first(program_.slots().size(), INT32_MAX);
     const auto instructions = program_.instructions();

@@ -20,7 +20,7 @@ class NodeCosts {
   /// @param plans  the program's plans, with measured times; must outlive this object
   explicit NodeCosts(Plans& plans) : plans_(plans) {}
 
-  /// Called when the binding gets new extents. If the program runs nodes in parallel, also decides which nodes are worth another thread.
+  /// Called for each new set of input shapes. If the program runs nodes in parallel, also decides which nodes are worth another thread.
   void estimate(const Binding& binding);
 
   /// Returns what the scheduler of shared devices needs to know about a node; an empty hint before estimate().

@@ -118,7 +118,7 @@ class Dependencies {
 
   const Binding& binding_;
   const Program& program_;
-  std::vector<Unit> units_;  // buffers first, then root slots
+  std::vector<Unit> units_;  // first the buffers of the arena, then the slots with other memory of their own (root slots)
   std::vector<size_t> feeds_;
   std::vector<int32_t> others_;  // earlier steps that are not updates
   std::vector<memory::Step> steps_;

@@ -289,7 +289,7 @@ class StreamPlanner {
   std::vector<int> first_stream_;                                    // first stream of each device
   std::vector<StepId> tails_;                                        // last step of each stream
   std::vector<int32_t> lengths_;                                     // number of steps of each stream
-  IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // for each root slot: (device, location) of its current contents
+  IdVector<SlotId, std::vector<std::pair<int, LocationId>>> where_;  // by slot with its own bytes: (device, location) of its contents
   IdVector<LocationId, StepId> last_touch_;
   IdVector<LocationId, History> history_;
 };

@@ -36,7 +36,7 @@ struct StreamPlan {
       constant,  ///< a constant; devices get one copy for all runs
       given,     ///< a feed or known value in the host's memory
     };
-    SlotId slot = kNoSlot;  ///< the root slot; kNoSlot: the location is scratch memory of a kernel
+    SlotId slot = kNoSlot;  ///< the value's root slot (views share its bytes); kNoSlot: the location is scratch memory of a kernel
     int device = 0;
     Memory memory = Memory::planned;
     BufferId buffer = kNoBuffer;  ///< for planned memory: the program's buffer, which tells the size

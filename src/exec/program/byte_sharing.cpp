@@ -111,7 +111,7 @@ class Decision {
   }
 
  private:
-  // The slots that share the bytes of a root.
+  // The uses of a root, which is a slot with bytes of its own, by all slots that share these bytes.
   struct Root {
     InstructionId last_use = kNoInstruction;
     bool is_split = false;                // true if outputs of a Split lie within the root
@@ -158,7 +158,7 @@ class Decision {
     const SlotId root = root_of(in);
     if (slot(root).location == LocationKind::known) return false;
     if (!slot(out).is_output) return true;
-    // Exception: if the root is not an output itself, the root can be computed directly in the memory of this output.
+    // Exception: if the root (the slot whose bytes `in` shares) is no output itself, it can be computed in the memory of this output.
     if (slot(root).location != LocationKind::arena || slot(root).is_output || !same_size(program_.type(in), program_.type(root)))
       return false;
     slot(root).location = LocationKind::held;

@@ -13,7 +13,7 @@ namespace treadle::exec {
 inline constexpr size_t kMaxParallelInstructions = 16'384;
 
 struct Sharing {
-  IdVector<SlotId, Slot> slots;          ///< the program's slots, with their roots and locations
+  IdVector<SlotId, Slot> slots;          ///< the program's slots, with locations and roots (the slots whose bytes they share)
   IdVector<SlotId, SlotId> viewed;       ///< the slot that each slot is a view of; kNoSlot: an instruction makes it
   IdVector<InstructionId, bool> elided;  ///< true: the instruction only makes a view and need not run
   Places places;

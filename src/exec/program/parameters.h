@@ -46,7 +46,7 @@ class ProgramParameters {
   const AllocationContext* memory() const { return memory_; }
   /// The instructions with packed weights for each version, in the order of Instruction::versioned.
   std::span<const Instruction* const> instructions() const { return instructions_; }
-  /// A root slot that holds a parameter or a derived value.
+  /// A root slot (a slot with bytes of its own) that holds a parameter or a derived value.
   struct StoredSlot {
     SlotId slot;
     ValueId value;

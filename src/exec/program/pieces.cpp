@@ -63,7 +63,7 @@ class Placing {
     bool takes_steps;
   };
   struct Host {
-    SlotId slot = kNoSlot;  // the Concat output into which the root has moved; kNoSlot: not moved
+    SlotId slot = kNoSlot;  // the Concat output into which the value has moved; kNoSlot: not moved
     size_t position = 0;
   };
 
@@ -125,7 +125,7 @@ class Placing {
     late_[root] = late_[out];
   }
 
-  // Gives all slots that share bytes with `root` the root of `other`. If row_step is 0, row strides that slots already have do not change.
+  // Makes all slots that share the bytes of `root` share those of other.root. If row_step is 0, slots keep the row strides that they have.
   void join(SlotId root, Slot other, int64_t row_step) {
     for (SlotId member = members_[root].first; member != kNoSlot; member = next_[member]) {
       slots_[member].root = other.root;
@@ -135,7 +135,7 @@ class Placing {
     append(members_[other.root], std::exchange(members_[root], {}));
   }
 
-  // If the value begins with the first byte of a root that has moved, returns that root, otherwise kNoSlot.
+  // If the value begins with the first byte of a root (a slot with its own bytes) that has moved, returns that root, otherwise kNoSlot.
   SlotId moved_root(SlotId slot) const {
     while (slot != kNoSlot && hosts_[slot].slot == kNoSlot) slot = places_.preceding[slot].count == 0 ? places_.base[slot] : kNoSlot;
     return slot;

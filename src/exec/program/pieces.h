@@ -42,7 +42,7 @@ int64_t row_length(const Program& program, SlotId slot);
 /// visited from the last to the first: if several read the same value (a dense block), it moves into the output of the last one, and the
 /// others become views of parts of that output. The other Concats still run, to copy the inputs that could not be moved. A value moves if
 /// all its writers run before the Concat, and all its readers run before any instruction overwrites the Concat's output.
-/// @param slots    in: roots of views and of outputs made in place, and row strides of the outputs of Splits. Updated for values that move.
+/// @param slots    the slots, with the roots whose bytes they share and the row strides of Splits' outputs. Updated for values that move.
 /// @param elided   instructions that will not run
 /// @param order    dependencies between instructions, if independent ones may run at the same time; null: they run in sequence
 /// @param allowed  returns true if this Concat's inputs may be moved

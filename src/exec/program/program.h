@@ -42,7 +42,7 @@ struct ParallelPlan;
 
 /// Says where a value's bytes are during a run.
 enum class LocationKind : uint8_t {
-  constant,  ///< in the graph's constant, or in the memory of the binding's version of a parameter
+  constant,  ///< in a constant of the graph or, for a parameter, in the version of the parameter that the binding uses
   feed,      ///< in a tensor that the caller passes to the run
   known,     ///< a small tensor of integers that the feeds' shapes determine; the binding computes it and no instruction runs
   arena,     ///< at a planned offset in the arena
@@ -56,10 +56,10 @@ struct Slot {
   LocationKind location = LocationKind::arena;
   bool static_shape = false;    ///< true for a tensor whose extents are determined by the feeds' shapes
   bool constant_shape = false;  ///< all extents are constants
-  bool in_pieces = false;       ///< for a root: other slots lie within its bytes, so its parts may be written before its own node runs
+  bool in_pieces = false;       ///< other slots lie within this slot's own bytes, so its parts may be written before its own node runs
   bool is_output = false;       ///< handed out of the run: an output or a yielded value
   bool is_gradient = false;     ///< true if the backward part of a training step makes the value
-  bool rewritten = false;       ///< later instructions write bytes of this held value's root; a node that keeps the value must copy it
+  bool rewritten = false;       ///< later instructions overwrite bytes that this held value shares; nodes that keep the value must copy it
   /// The slot whose bytes this slot shares, if it is a view, an output made in place of its input, or a piece of a Concat or Split
   /// (Program::pieces); otherwise the slot itself.
   SlotId root = kNoSlot;
@@ -173,7 +173,7 @@ class Program {
   }
   IdSpan<SlotId, const Slot> slots() const { return slots_; }
   const Type& type(SlotId slot) const { return graph_->type(slots_[slot].value); }
-  /// The constant of a root slot, in the form that runs read. Parameters are in the binding instead (Binding::constant).
+  /// The constant of a root slot (one with bytes of its own), aligned if runs read it. Parameters are in the binding (Binding::constant).
   const Datum& constant(SlotId slot) const { return weights_.constant(slot); }
   const std::string& name(SlotId slot) const { return graph_->value(slots_[slot].value).name; }
   std::span<const SlotId> input_slots() const { return input_slots_; }
@@ -204,7 +204,7 @@ class Program {
   MemoryClass class_of_buffer(BufferId buffer) const;
   /// The name of the value in the buffer, or for a scratch buffer the name of the node.
   const std::string& name_of_buffer(BufferId buffer) const;
-  /// The slots that do not begin at the first byte of their root or do not fill it. Each comes after its base (Piece::base).
+  /// The slots that have only a part of the bytes of their root, the slot whose bytes they share. Each comes after its base (Piece::base).
   std::span<const Piece> pieces() const { return storage_.pieces; }
   const ProgramExtents& extents() const { return extents_; }
 

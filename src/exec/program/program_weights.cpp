@@ -56,8 +56,8 @@ void create(const Graph& graph, const ProgramOptions& options, Instruction& inst
 
 SlotId root_of(const Program& program, SlotId slot) { return program.slots()[slot].root; }
 
-// Counts, for each root slot, the operands for which no packed copy exists yet. An operand that runs read adds kNever, so that the count
-// never reaches 0 and the constant is not freed.
+// Counts, for each root slot (a slot with bytes of its own), the operands for which no packed copy exists yet. An operand that runs read
+// adds kNever, so that the count never reaches 0 and the constant is not freed.
 IdVector<SlotId, std::atomic<int64_t>> count_readers(const Program& program, const ProgramOptions& options) {
   constexpr int64_t kNever = int64_t{1} << 32;
   IdVector<SlotId, std::atomic<int64_t>> readers(program.slots().size());
@@ -274,7 +274,7 @@ void ProgramWeights::place_constants(const Program& program, const ProgramOption
         options.release_packed->value(constant.value).constant = constants_[s];
         tensor = &constants_[s].tensor();
       }
-      // A constant with stride 0 takes no memory. It is a placeholder for weights that a compiled model contains only in packed form.
+      // A constant with stride 0 takes no memory. It is a placeholder for weights of which a compiled model has only packed copies.
       const bool in_memory = tensor && (is_read[s] || (tensor->is_contiguous() && !drop_mapped_pages(tensor->raw(), tensor->size_bytes())));
       if (in_memory && !account_of(tensor->storage())) foreign_constant_bytes_ += tensor->size_bytes();
       continue;

@@ -38,7 +38,7 @@ class ProgramWeights {
   void place(const Program& program, std::span<Instruction> instructions, const ProgramOptions& options);
   void add_body(const ProgramWeights& body);
 
-  /// Returns the constant of a root slot, in the form that runs read.
+  /// Returns the constant of a root slot (a slot with bytes of its own), in aligned memory if runs read it.
   const Datum& constant(SlotId slot) const { return constants_[slot]; }
   /// Bytes that have not been charged to a memory account yet; the session charges them. foreign_constant_bytes() counts constants in the
   /// model's memory and shared copies of constants. foreign_packed_bytes() counts packed copies that Storage::allocate() did not make. Both

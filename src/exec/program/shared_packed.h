@@ -11,7 +11,7 @@ namespace treadle::exec {
 
 /// Returns the packed weights of a node. If another program holds packed weights for the same kernel, attributes, types and constants (byte
 /// for byte), returns those. Returns null if the kernel's packed weights cannot be shared or the constants are too small; the caller then
-/// packs them itself. No account is charged. The packed weights grow when a binding for new extents needs another packed form.
+/// packs them itself. No account is charged. The packed weights grow when new input shapes need another packed layout.
 std::shared_ptr<PackedState> shared_packed(const Graph& graph, const Node& node, const KernelDef& kernel);
 
 SharedCounts shared_packed_counts();

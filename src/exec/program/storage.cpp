@@ -31,7 +31,7 @@ class StorageMaker {
     return operands_.subspan(instruction.first_operand, static_cast<size_t>(instruction.num_inputs) + instruction.num_outputs);
   }
 
-  // Sets Slot::rewritten for held slots whose root is written again later. A node that keeps such a value must copy it; otherwise a
+  // Sets Slot::rewritten for held slots whose bytes are written again later. A node that keeps such a value must copy it; otherwise a
   // reference suffices.
   void note_rewritten() {
     IdVector<SlotId, InstructionId> made(slots_.size(), kNoInstruction), last_write = made;
@@ -46,7 +46,7 @@ class StorageMaker {
     }
   }
 
-  // Finds the pieces: slots that do not begin at the first byte of their root, or do not fill it. Each is listed after its base.
+  // Finds the pieces: slots that have only a part of the bytes of their root (whose bytes they share). Each is listed after its base.
   void note_pieces() {
     enum class State : uint8_t { unknown, at_root, behind };
     IdVector<SlotId, State> states(slots_.size(), State::unknown);
@@ -67,7 +67,7 @@ class StorageMaker {
     }
   }
 
-  // Returns true if the slot has fewer bytes than its root. This also finds a piece that begins at its root's first byte.
+  // Returns true if the slot has fewer bytes than its root, whose bytes it shares: it is then a piece, even at the root's first byte.
   bool is_smaller(SlotId index) const {
     const SlotId root = slots_[index].root;
     const Type& own = type(index);

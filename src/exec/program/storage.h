@@ -19,7 +19,7 @@ struct Slot;
 
 /// A buffer in the arena: a range of bytes that is in use from one instruction to a later one.
 struct BufferInfo {
-  SlotId slot;                ///< the root slot whose bytes are in the buffer; kNoSlot: scratch memory of an instruction
+  SlotId slot;                ///< the root slot in the buffer (views share its bytes); kNoSlot: scratch memory of an instruction
   InstructionId instruction;  ///< for scratch memory: the instruction that uses it
   InstructionId first, last;  ///< the first and the last instruction that use the buffer
 };

@@ -96,7 +96,7 @@ void Frame::move_feed(size_t input, const Datum& value) {
   FeedBinder::move(program_.input_slots()[input], value, state_);
 }
 
-// Returns true if a later step accesses the bytes of the root. @param written  true: only writes count
+// Returns true if a later step accesses the bytes of this slot, also through its views. @param written  true: only writes count
 bool Frame::is_touched_later(SlotId root, bool written) const {
   const auto slots = program_.slots();
   for (size_t step = cursor_.next(); step < cursor_.end(); ++step) {

@@ -56,7 +56,7 @@ void OutputStore::begin(std::span<const Datum> bound, std::span<const OutputMemo
   if (std::any_of(bound_.begin(), bound_.end(), [](const Datum& own) { return own.defined(); })) find_fed_bytes();
 }
 
-// Returns true if the output shares bytes with the root or is the root itself.
+// Returns true if the output shares the bytes of the root (a slot with bytes of its own) or is the root itself.
 bool OutputStore::is_of(size_t output, SlotId root) const {
   const Program& program = state_.program();
   return program.slots()[program.output_slots()[output]].root == root;
@@ -153,7 +153,7 @@ bool OutputStore::any_feed_in(const Tensor& memory, F f) const {
 }
 
 // Returns true if the slot may overwrite every feed in this memory: the feed is not an output, and is not read after the first write to the
-// slot's root.
+// bytes that the slot shares.
 bool OutputStore::may_be_made_in(SlotId slot, const Tensor& memory) const {
   const bool in_pieces = state_.program().slots()[slot].in_pieces;
   return !any_feed_in(memory, [&](const FedBytes& feed) {

@@ -41,7 +41,7 @@ class OutputStore {
   /// Returns true if an output overwrites a feed, and only the program's order ensures that the feed is read before. Then the run cannot
   /// use parallel execution.
   bool needs_order() const { return needs_order_; }
-  /// Returns true if the caller has bound memory to an output that shares bytes with this root.
+  /// Returns true if the caller has bound memory to an output that shares the bytes of this root, a slot with bytes of its own.
   bool is_bound(SlotId root) const;
   /// Returns true if every output that is bound to memory of a feed is bound to exactly the whole feed.
   bool is_bound_to_whole_feeds() const;
@@ -58,7 +58,7 @@ class OutputStore {
 
  private:
   static constexpr InstructionId kBehindAll{INT32_MAX};
-  // The instructions that access the bytes of a root slot.
+  // The instructions that access the bytes of a root slot (a slot with bytes of its own), also through its views.
   struct Touched {
     InstructionId made_at = kBehindAll;         // the first instruction that writes them
     InstructionId read_until = kNoInstruction;  // the last instruction that reads them; kBehindAll: an instruction may keep the value
@@ -91,7 +91,7 @@ class OutputStore {
     SlotId input;
   };
   std::vector<FedBytes> fed_;                       // sorted by address; empty if no output is bound
-  IdVector<SlotId, Touched> touched_;               // for each root slot; filled in when an output is first bound
+  IdVector<SlotId, Touched> touched_;               // for each slot with its own bytes; filled in when an output is first bound
   mutable IdVector<SlotId, SlotId> next_versions_;  // for each slot; filled in when an output is first bound to a feed
   bool keeps_feeds_ = false, needs_order_ = false;
   std::list<Slide> slides_;                                   // one for each pair of feed and output that may share memory

@@ -191,7 +191,7 @@ class ProgramMemory {
   const Program& program_;
   ValueSizes& sizes_;
   Bytes most_, alive_;
-  std::map<SlotId, Bytes> held_;  // size of each live value that has memory of its own (LocationKind::held), by root slot
+  std::map<SlotId, Bytes> held_;  // size of each live value with memory of its own (LocationKind::held), by the slot that its views share
 };
 
 /// Computes how many bytes an If, Loop or Scan allocates while it runs.

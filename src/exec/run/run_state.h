@@ -27,7 +27,7 @@ struct RunControl;
 /// that keeps the value then makes a copy.
 Datum for_node(const Slot& slot, Datum value);
 
-/// Returns the tensor of a root slot with another shape or with another dtype of the same width (BitCast), as a view of all of its bytes.
+/// Returns a view of all bytes of the tensor `root`, with another shape or with another dtype of the same width (as for BitCast).
 Tensor whole_as(const Tensor& root, DType dtype, const Shape& shape);
 
 class RunState {
@@ -52,7 +52,7 @@ class RunState {
   /// Returns the slot's value; undefined if it has not been computed.
   /// @param shared  true if the value is used after the reading node has ended; it is then copied if the run reuses its memory
   Datum value(SlotId slot, bool shared) const;
-  /// The held value of a root slot; undefined if there is none.
+  /// The held value of a root slot (a slot with bytes of its own); undefined if there is none.
   const Datum& held(SlotId slot) const { return held_[slot]; }
   /// Sets a feed before the state has a binding.
   void set_feed(SlotId slot, Datum datum) { held_[slot] = std::move(datum); }
@@ -75,9 +75,9 @@ class RunState {
   bool is_placed() const { return generation_ == binding_->places_generation(); }
   /// If `on` is false, the run has no arena, because devices compute all values and nothing reads them on the host.
   void set_uses_arena(bool on);
-  /// Updates all pointers. Allocates a new arena if the present one is too small. @param exact  true: also if it is too large
+  /// Updates all pointers. Allocates a new arena if the present one is too small. @param exact  true: also if the arena is too large
   void place(bool exact);
-  /// Sets the pointers of all operands with bytes of this root slot to the tensor.
+  /// Makes the pointers of all operands that share the bytes of this root slot point into the tensor, which now has these bytes.
   void point_at(SlotId slot, const Tensor& tensor);
   /// The pointers of an instruction's operands, inputs first.
   void** pointers(const Instruction& instruction) { return pointers_.data() + instruction.first_operand; }

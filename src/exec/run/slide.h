@@ -15,7 +15,7 @@ namespace treadle::exec {
 /// bytes that are no longer needed. With one copy of the state instead of two, a run touches half as many cache lines.
 class Slide {
  public:
-  /// @param feed, output  root slots
+  /// @param feed, output  root slots, that is, slots with bytes of their own
   Slide(const Program& program, SlotId feed, SlotId output);
 
   SlotId feed() const { return feed_; }

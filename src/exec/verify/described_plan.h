@@ -45,22 +45,22 @@ struct DescribedPlan {
     std::string_view name;
     SlotId root = kNoSlot;    ///< the value whose bytes it shares; itself if it has its own bytes
     SlotId viewed = kNoSlot;  ///< if no step makes the value: the value that it is a view of
-    Stretch bytes;            ///< the bytes of this value within its root's bytes
+    Stretch bytes;            ///< the bytes of this value within those of its root
     bool sized = false;       ///< true if the value's extents are known before the run
     bool given = false;       ///< true if the value exists when the run starts
     bool kept = false;        ///< true if the run hands out the value, at its end or at a Yield
     uint64_t version = 0;     ///< for a parameter or a value derived from parameters: its version
   };
 
-  /// Memory that holds the bytes of a root. In a run over several devices, a root may have several places.
+  /// Memory that holds the bytes of a root, a value with bytes of its own. In a run over several devices, a root may have several places.
   struct Place {
-    SlotId root = kNoSlot;  ///< the root whose bytes are stored here; kNoSlot: scratch memory
+    SlotId root = kNoSlot;  ///< the root that is stored in this memory; kNoSlot: scratch memory
     Home home = Home::planned;
     int32_t memory = 0;  ///< index of the arena, if `home` is Home::planned; other homes are not in an arena
     size_t offset = 0;   ///< offset in the arena, if `home` is Home::planned
     size_t size_bytes = 0;
     bool ready = false;   ///< true if the memory exists when the run starts
-    bool filled = false;  ///< true if the memory holds the root's elements when the run starts
+    bool filled = false;  ///< true if the memory holds the value's elements when the run starts
     bool lodged = false;  ///< for planned memory: an output that the caller keeps, together with the arena (plan/lodging.h)
     int32_t uses = -1;    ///< for held memory: number of steps that access it before it is freed; -1: freed by the steps' releases
   };
@@ -103,7 +103,7 @@ struct DescribedPlan {
   std::vector<size_t> memories;            ///< size of each arena, in bytes
   IdVector<PlaceId, size_t> file_offsets;  ///< offsets in the spill file
   bool moving = false;                     ///< true if values move between steps
-  bool several_places = false;             ///< true if a root may have several places
+  bool several_places = false;             ///< true if a value may have several places, on different devices
   bool preallocates = true;                ///< true if held memory with a known size must exist before the step that writes it
 
   /// The dependencies of a parallel run, as in ParallelPlan.

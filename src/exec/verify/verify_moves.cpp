@@ -18,7 +18,7 @@ void Walk::replay(const Step& step) {
     bool in_place = false;
     for (const Operand& input : operands.first(step.num_inputs)) in_place |= input.value != kNoSlot && input.place == step.target;
     if (!in_place) target.status = Status::none;
-    // `number` is the count of writes to the root so far. It becomes the position, among these writes, of the write that is repeated.
+    // `number` counts the writes to the root (the value whose bytes are shared). It becomes the position among them of the repeated write.
     int32_t number = num_written_[value.root], written = written_[value.root];
     while (written != kNone && log_[index(written)].value != operand.value) written = log_[index(written)].before, --number;
     // A piece that is already in place in the recomputed value need not be written again.

@@ -14,8 +14,8 @@ struct Lodgings;
 
 /// Returns the faults of the plan, at most `most` of them. Each text names the step, its operand, the bytes, and what was expected. The
 /// rules:
-/// - The bytes that a step reads have been written before and not been overwritten since. This is checked for values within their root,
-///   with row strides, and for bytes of the arena, where a write claims all bytes of the root.
+/// - The bytes that a step reads have been written before and not been overwritten since. This is checked for values within their root
+///   (the value whose bytes they share), with row strides, and for bytes of the arena, where a write claims all bytes of the root.
 /// - Inputs of a Concat are in place or copied; so are outputs of a Split.
 /// - A step overwrites an input only with one of its own outputs, of the same bytes, and only if the operator permits it.
 /// - Operands fit into their memory. Row strides equal those passed to the kernel, and the kernel accepts strides.

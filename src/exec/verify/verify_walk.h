@@ -14,9 +14,9 @@
 
 namespace treadle::exec {
 
-/// Simulates the steps one after the other, and tracks two things. For each arena: which place owns which bytes; a write to a place takes
-/// all bytes of its root away from other places. For each root: a log of the writes to its bytes; a value is intact if no later write
-/// overlaps its bytes.
+/// Simulates the steps one after the other, and tracks two things. For each arena: the place (memory of a value) that owns each byte. A
+/// write to a place takes all its bytes from other places. For each root (value with bytes of its own): a log of the writes to them. A
+/// value that shares the bytes is intact if no later write overlaps its part.
 class Walk {
   using Act = DescribedPlan::Act;
   using Home = DescribedPlan::Home;
@@ -44,14 +44,14 @@ class Walk {
   struct State {
     Status status = Status::none;
     bool in_file = false;
-    size_t base = 0;  // offset of the root within the place's memory
-    // How many of the root's writes, in order, the place contains; the same for the copy in the file.
+    size_t base = 0;  // offset, in the place's memory, of the root: the value whose bytes other values share
+    // `version`: number of writes to the root, in order, that the place contains; `file_version`: the same for the copy in the spill file.
     int32_t version = 0, file_version = 0;
     PlaceId taken_by = kNoPlace;          // the place that overwrote this one
     int32_t taken_at = -1;                // the step that overwrote this place
     int32_t last_use = -1, num_uses = 0;  // `last_use`: index of the last step that used it; `num_uses`: number of such steps
   };
-  // A write to a root. Each entry refers to the previous write to the same root.
+  // A write to a root, a value with bytes of its own. Each entry refers to the previous write to the same root.
   struct Written {
     SlotId value;
     Stretch bytes;  // offset and length relative to the root's first byte
@@ -142,7 +142,7 @@ class Walk {
     return false;
   }
 
-  // Checks that the operand's place contains the operand's root and is large enough.
+  // Checks that the operand's place contains the value whose bytes the operand shares (its root), and is large enough.
   template <typename Who>
   bool check_place(const Operand& operand, const Who& who, bool made_here) {
     const Value& value = plan_.values[operand.value];
@@ -323,9 +323,9 @@ class Walk {
   const DescribedPlan& plan_;
   const Report& report_;
   size_t step_ = 0;
-  IdVector<SlotId, int32_t> defined_;      // for each value: how many writes its root had when the value was made
-  IdVector<SlotId, int32_t> written_;      // for each root: index in log_ of the last write
-  IdVector<SlotId, int32_t> num_written_;  // for each root: number of writes
+  IdVector<SlotId, int32_t> defined_;      // for each value: number of writes to the bytes that it shares, when it was made
+  IdVector<SlotId, int32_t> written_;      // for each value with its own bytes: index in log_ of the last write
+  IdVector<SlotId, int32_t> num_written_;  // for each value with its own bytes: number of writes
   std::vector<Written> log_;
   std::vector<Written> kept_;  // values that a step may hold a reference to
   IdVector<PlaceId, State> states_;

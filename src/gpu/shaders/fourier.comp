@@ -19,7 +19,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) buffer Complexes { 
 
 layout(push_constant, scalar) uniform Push {
   Complexes to, from;  // lines of `size` complex numbers
-  Complexes roots;     // root m is exp(-+ 2 pi i m / size)
+  Complexes roots;     // root m is exp(-2 pi i m / size); for the inverse transform, exp(2 pi i m / size)
   Elements memory;     // LOAD: the input of the node; STORE: its output
   Elements window;     // LOAD: a factor for each element of a line; may be null
   uint count, size;
@@ -27,14 +27,14 @@ layout(push_constant, scalar) uniform Push {
   uint within, outer_step, inner_step, step;
   uint parts;                   // numbers per element in memory: 1 (real) or 2 (complex)
   uint has_window;
-  uint extent;                  // LOAD: given elements per line (others are 0); STORE: written elements per line
+  uint extent;                  // LOAD: input elements per line, padded with zeros to `size`; STORE: output elements per line
   uint mirrored;                // LOAD: 1: the elements are the first half of a real signal's spectrum
   uint radix, rest, done;       // PASS: done * radix * rest = size; `done`: product of the radices of earlier passes
   uint inverse;
-  vec3 cosines;                 // WINDOW: factors of the cosines with 0, 1 and 2 turns per `size` elements
+  vec3 cosines;                 // WINDOW: factors of 1, cos(2 pi i / size) and cos(4 pi i / size) in element i
 } p;
 
-// Returns exp(2 pi i m / n). Integers reduce the angle to an eighth of a turn, where Taylor series are as accurate as the number type.
+// Returns exp(2 pi i m / n). Integer arithmetic reduces the angle to [0, pi / 4], where Taylor series are as accurate as the number type.
 COMPLEX root_of_unity(uint m, uint n) {
   const uint octant = 8 * m / n, left = 8 * m - octant * n;
   const NUMBER angle = EIGHTH * NUMBER((octant & 1u) != 0 ? n - left : left) / NUMBER(n);
@@ -69,7 +69,7 @@ void main() {
   const uint i = (gl_WorkGroupID.y * 32768 + gl_WorkGroupID.x) * 256 + gl_LocalInvocationIndex;
   if (i >= p.count) return;
   if (STAGE == WINDOW) {
-    // A window of one element (size 0) is only its center, half a turn after the start.
+    // A symmetric window of one element has period (`size`) 0. Its element is the window's center, where the cosines are -1 and 1.
     const NUMBER once = p.size == 0 ? NUMBER(-1) : root_of_unity(i % p.size, p.size).x;
     const NUMBER twice = p.size == 0 ? NUMBER(1) : root_of_unity(2 * i % p.size, p.size).x;
     p.memory.at[i] = to_element(NUMBER(p.cosines.x) + NUMBER(p.cosines.y) * once + NUMBER(p.cosines.z) * twice);

@@ -1,5 +1,5 @@
-// RandomUniform, RandomNormal, Bernoulli and Multinomial. Each invocation computes two elements, which share a block of random bits. These
-// bits are the same as on the host. Compiled for float64, as the host computes, and for float32, for devices without float64.
+// RandomUniform, RandomNormal, Bernoulli and Multinomial. Each invocation computes two elements from one block of random bits (Multinomial:
+// one). The bits are the same as on the host. Compiled for float64, as the host computes, and for float32, for devices without float64.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "elements.glsl"
@@ -16,9 +16,9 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Floats { flo
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Ints { int at[]; };
 
 layout(push_constant, scalar) uniform Push {
-  Elements y;  // float64; may also be accessed as Floats or Ints
-  Elements x;  // probabilities (Bernoulli) or their logarithms (Multinomial)
-  Elements sums;  // shape [rows, classes]
+  Elements y;  // output; cast to Floats if it is float32 in the float64 build, and to Ints for Multinomial's class indices
+  Elements x;  // input: probabilities (Bernoulli) or their logarithms (Multinomial); cast to Floats like y
+  Elements sums;  // running sums of each row's probabilities, from CUMULATE; shape [rows, classes]
   uvec2 key, stream;
   NUMBER offset, scale;  // at a multiple of 8 bytes, as a float64 requires
   uint count;            // number of elements of y; if CUMULATE, number of rows

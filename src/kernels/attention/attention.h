@@ -17,10 +17,10 @@ struct HeadStrides {
   int64_t batch = 0, head = 0, row = 0;
 };
 
-/// Defines the result of a query that sees no key, or whose scores are NaN.
+/// Defines the result of a query that sees no key (all are masked), or whose scores are NaN.
 enum class EmptyRows : uint8_t {
-  zero,          ///< zeros if the query sees no key; NaN stays NaN
-  formula,       ///< NaN in both cases, as exp(-inf - -inf) is
+  zero,          ///< zeros if the query sees no key; NaN if its scores are NaN
+  formula,       ///< NaN in both cases, as softmax's formula gives: without keys, exp(-inf - -inf)
   zero_for_nan,  ///< zeros in both cases
 };
 
@@ -56,7 +56,7 @@ struct AttentionData {
   const T *q = nullptr, *k = nullptr, *v = nullptr;
   const T* bias = nullptr;     ///< bias added to the scores; -infinity masks a key; null: no bias
   const bool* keep = nullptr;  ///< a key is masked if its value is not params.keeps; null: there is no mask
-  /// For each batch, the number of valid keys in an external cache; null: none. The queries belong to the last of these keys.
+  /// For each batch entry, the number of valid keys in an external cache; null: none. The queries are at the positions of the last keys.
   const int64_t* valid_lengths = nullptr;
   T* y = nullptr;
   T* scores = nullptr;  ///< [batch, q_heads, q_length, kv_length], or null

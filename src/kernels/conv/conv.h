@@ -19,8 +19,8 @@ namespace treadle::kernels {
 struct ConvParams {
   int64_t N = 1, C = 1, M = 1, group = 1;  ///< C and M are totals over all groups
   Window window;
-  int64_t x_pixel = 0, y_pixel = 0;  ///< NHWC only: pixel stride in floats, if x or y is part of a wider image; 0: C or M
-  bool x_planes = false;             ///< NHWC kernels only: x is nevertheless stored in NCHW
+  int64_t x_pixel = 0, y_pixel = 0;  ///< NHWC only: pixel stride in floats if x or y is a channel slice of a larger image; 0: contiguous
+  bool x_planes = false;             ///< NHWC kernels only: x is in NCHW layout, and only y in NHWC
   int64_t x_step() const { return x_pixel > 0 ? x_pixel : C; }
   int64_t y_step() const { return y_pixel > 0 ? y_pixel : M; }
 };

@@ -20,8 +20,8 @@ size_t nhwc_conv_unpacked_scratch_bytes(const ConvParams& params, NhwcMethod met
 void nhwc_conv_unpacked(const ConvParams& params, NhwcMethod method, const float* x, const float* weights, float* y,
                         const ConvEpilogue& epilogue, void* scratch, int max_threads, ThreadPool* pool, Bf16Choice bf16 = {});
 
-/// Returns false if conv_grad_input_nhwc() does not support the window: with three spatial axes, or with dilations and pads that exceed the
-/// reach of the window's taps.
+/// Returns false if conv_grad_input_nhwc() does not support the window: with three spatial axes, or with dilations and pads larger than the
+/// extent that the dilated kernel spans.
 bool conv_grad_input_nhwc_fits(const ConvParams& params);
 size_t conv_grad_input_nhwc_scratch_bytes(const ConvParams& params, const ConvChoice& choice, int max_threads, Bf16Choice bf16 = {});
 /// Computes dx[N, in, C] from dy[N, out, M].

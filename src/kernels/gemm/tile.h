@@ -1,4 +1,4 @@
-// The interface between the GEMM driver and the micro-kernels: one call computes a block of rows of one panel.
+// The interface between the GEMM driver and the micro-kernels: one call computes a block of rows of one panel (some columns of C).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace treadle::kernels {
 /// The vector length of this machine and the limits of panels, for packing.
 struct PanelShape {
   int64_t lanes = 1;        // number of elements of a vector
-  int64_t max_vectors = 1;  // width of the widest panel in vectors
-  int64_t rows = 1;         // number of rows of a tile of the widest panel
+  int64_t max_vectors = 1;  // maximum width of a panel, in vectors
+  int64_t rows = 1;         // number of rows of a tile, if the panel has the maximum width
 };
 
 /// The division of N columns into `count` panels: the first `wide` panels have `vectors + 1` vectors each, the others `vectors`.
@@ -43,7 +43,7 @@ struct TileJob {
   int64_t K, row_begin, row_end;
   int64_t first_column, columns;  // first column of the panel in C, and its number of columns without padding
   const Epilogue<T>* epilogue;
-  const void* next = nullptr;  // the memory that is read after this panel and has its size; it is prefetched into L2. May be null
+  const void* next = nullptr;  // the next memory to read, of this panel's size; it is prefetched into L2. May be null
 };
 
 /// Returns true if micro-kernels apply the activation in registers. Other activations need one more pass over C.

@@ -199,7 +199,7 @@ void check_rnn_lengths(const RnnParams& p, const int32_t* lengths) {
   }
 }
 
-// The argument of an LSTM's function h need not be stored separately, as it is the cell state, which is stored anyway.
+// Does not check an LSTM's third activation function, h: its argument is the cell state, which is stored anyway.
 bool rnn_keeps_arguments(const RnnParams& p) {
   if (p.clip > 0) return true;
   const int functions = p.kind == RnnKind::rnn ? 1 : 2;
@@ -210,7 +210,7 @@ bool rnn_keeps_arguments(const RnnParams& p) {
 }
 
 int64_t rnn_kept_columns(const RnnParams& p) {
-  const int64_t states = p.kind == RnnKind::rnn ? 1 : 2;  // h; for an LSTM also c, for a GRU also `aside`
+  const int64_t states = p.kind == RnnKind::rnn ? 1 : 2;  // hidden state; for an LSTM also the cell state, for a GRU also RnnKept::aside
   return (p.gates() * (rnn_keeps_arguments(p) ? 2 : 1) + states) * p.hidden;
 }
 

@@ -15,7 +15,7 @@ namespace treadle::ops {
 namespace {
 
 // Joins two types into one type that covers both. Where their extents differ, the result has a new symbolic extent, whose value is known
-// only during the run. Later joins keep such new extents as they are, so repeated joins reach a fixed point.
+// only during the run. Later joins keep these symbols as they are, so repeated joins reach a fixed point.
 class Joiner {
  public:
   Joiner(InferContext& c, std::string_view hint) : context_(c), hint_(hint) {}

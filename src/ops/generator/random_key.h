@@ -1,4 +1,4 @@
-// Computes the key of a node's random stream from the attribute `seed` and the node's identity. Each run adds its own number elsewhere.
+// Computes the key of a node's random stream from the attribute `seed` and the node's identity. The run's number is RandomStream::stream.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-/// Hashes `seed` and the node. Two nodes with the same seed draw different numbers; one node draws the same numbers in every session.
+/// Hashes `seed`, node name and id. Two nodes with the same seed draw different numbers; one node draws the same numbers in every session.
 inline uint64_t random_key(const ShapeContext& c, uint64_t seed) {
   uint64_t hash = 0xCBF29CE484222325U ^ seed;  // the hash function FNV-1a
   auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001B3U; };

@@ -104,8 +104,8 @@ Tensor large(DType dtype, int64_t count) {
   return Tensor(dtype, Shape{count}, allocate_large(static_cast<size_t>(count) * (bits_of(dtype) / 8)));
 }
 
-/// Packed forms of float32 weights: panels for vector instructions, and sums of bfloat16 parts for AMX tiles. A form is made when a product
-/// first needs it, which depends on the number of rows. The original weights are then freed, because other forms can be made from this one.
+/// float32 weights in two packed layouts: panels for vector instructions, and sums of bfloat16 parts for AMX tiles. The number of rows of a
+/// product determines which one it needs. Each is made at first use. The original weights are freed, as either layout can restore them.
 class PackedWeights final : public PackedState {
  public:
   explicit PackedWeights(Weights weights) : K_(weights.K), N_(weights.N), weights_(std::move(weights)) {}
@@ -127,7 +127,7 @@ class PackedWeights final : public PackedState {
   }
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
-    if (!panels_.storage && !has_parts()) make_panels();  // no run has needed a form yet
+    if (!panels_.storage && !has_parts()) make_panels();  // no run has needed packed weights yet
     std::vector<PackedPart> blocks;
     if (panels_.storage) blocks.push_back(packed_part(kPanels, panels_.view.data, count(), panels_.storage));
     if (has_parts()) {
@@ -174,7 +174,7 @@ class PackedWeights final : public PackedState {
     parts_ = fits ? std::move(made) : Tensor(DType::uint16, Shape{0});
     if (fits) weights_.reset();
   }
-  // Returns the original weights. If they were freed, they are restored from a packed form.
+  // Returns the original weights. If they were freed, restores them from the panels or the bfloat16 parts.
   Weights weights() const {
     if (weights_) return *weights_;
     Weights w{Tensor(DType::float32, Shape{K_, N_}), false, K_, N_, N_};

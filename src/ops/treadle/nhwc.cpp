@@ -106,13 +106,13 @@ struct ConstantWeights {
   static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<NhwcPacked>(c.stored(1)->contiguous()); }
 };
 
-// Restores packed weights from a compiled file. The sizes of packed forms depend on the weights only, not on the image.
+// Restores packed weights from a compiled file. Their sizes depend only on the original weights, not on the image.
 std::unique_ptr<PackedState> restore_conv(const Shape& w, int64_t group, std::span<const PackedPart> parts) {
   if (w.rank() < 3 || w.rank() > 4 || group < 1 || w[0] % group != 0) return nullptr;
   ConvParams p;
   p.group = group, p.M = w[0], p.C = checked_mul(w[1], group);
   for (int i = 2; i < w.rank(); ++i) p.window.kernel[i - 1] = w[i];
-  // The depthwise form exists only for depthwise convolutions.
+  // The packed layout of the depthwise method exists only for depthwise convolutions.
   const bool depthwise = p.group == p.C && p.group == p.M;
   auto size_of = [&](NhwcMethod method) {
     return method == NhwcMethod::depthwise && !depthwise ? int64_t{-1} : kernels::nhwc_packed_size(p, method);

@@ -17,14 +17,14 @@
 
 namespace treadle::ops {
 
-/// Packed forms of a node's weights. A form is made when an image first needs it, which depends on the image's extents. The original
-/// weights are freed as soon as they can be restored from a packed form.
+/// A node's weights in packed layouts, called forms: one per convolution method. The image's extents determine the method; its form is made
+/// at first use. The original weights are kept only while a form reads them (Winograd) or none can restore them.
 class NhwcPacked final : public PackedState {
  public:
   /// @param weights  the original weights, which may be unaligned
   explicit NhwcPacked(Tensor weights) : weights_(std::move(weights)) {}
 
-  /// The only form that a transposed convolution has. Other convolutions have one form per method.
+  /// Stands for the only form (packed layout) of a transposed convolution's weights. Other convolutions have one form per method.
   static constexpr auto kTransposed = kernels::NhwcMethod{0};
 
   struct Form {
@@ -71,7 +71,7 @@ class NhwcPacked final : public PackedState {
     }
     return form.data<float>();
   }
-  /// Returns the forms of the weights for a compiled file. The bfloat16 form is omitted: kernels that use it are not restored from files.
+  /// Returns the packed weights to store in a compiled file. Omits the bfloat16 copy: kernels that use it are not restored from files.
   std::vector<PackedPart> parts() const override {
     std::lock_guard lock(mutex_);
     std::vector<PackedPart> parts;
@@ -80,9 +80,9 @@ class NhwcPacked final : public PackedState {
       if (forms_[method].defined()) parts.push_back({method, forms_[method]});
     return parts;
   }
-  /// Restores the forms from a compiled file.
+  /// Restores the packed weights from a compiled file; null if they do not fit the convolution.
   /// @param shape    shape of the original weights
-  /// @param size_of  returns the number of floats of a method's form; -1 if the convolution does not have this form
+  /// @param size_of  returns the number of floats of the weights packed for a method; -1 if the convolution cannot use the method
   template <typename SizeOf>
   static std::unique_ptr<PackedState> restore(std::span<const PackedPart> parts, const Shape& shape, SizeOf size_of) {
     auto state = std::make_unique<NhwcPacked>(Tensor());
@@ -96,7 +96,7 @@ class NhwcPacked final : public PackedState {
       else
         return nullptr;
     }
-    // All forms must be available: there must be the original weights, or a form from which they can be restored.
+    // Runs may need weights packed for any method, so there must be the original weights, or a form from which they can be restored.
     const bool whole = state->weights_.defined() || state->forms_[static_cast<size_t>(kernels::NhwcMethod::direct)].defined() ||
                        state->forms_[static_cast<size_t>(kernels::NhwcMethod::depthwise)].defined();
     return whole ? std::move(state) : nullptr;
@@ -138,7 +138,7 @@ class NhwcPacked final : public PackedState {
   mutable Tensor bf16_;  // 32-bit words with two bfloat16 numbers each
 };
 
-/// The weights of two consecutive convolutions. They are packed when the session is created, since their form does not depend on the image.
+/// The weights of two consecutive convolutions, packed when the session is created: their packed layout does not depend on the image.
 class NhwcPackedPair final : public PackedState {
  public:
   NhwcPackedPair(Tensor first, Tensor depthwise) : first_(std::move(first)), depthwise_(std::move(depthwise)) {}
