@@ -211,6 +211,22 @@ def test_onnxruntimes_profile_has_its_words(ort: typing.Any, model: pathlib.Path
     assert {"session_initialization", "model_run", "product_fence_before", "product_fence_after"} <= set(names)
 
 
+def test_onnxruntimes_trace_counts_the_parts_of_helping_threads(tmp_path: pathlib.Path) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [512, 512]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    session = treadle.InferenceSession(model, as_written(intra_op_num_threads=2, enable_profiling=True, profile_file_prefix=str(tmp_path / "p_")))
+    for _ in range(50):  # on a busy machine, a helper may come too late for a run
+        session.run(None, {"x": np.ones((512, 512), np.float32)})
+    events = json.loads(pathlib.Path(session.end_profiling()).read_text())
+    calls = [event["args"]["thread_scheduling_stats"] for event in events if event["name"].endswith("_kernel_time")]
+    assert len(calls) == 50
+    helpers = {thread for call in calls for thread in call["sub_threads"]}
+    assert len(helpers) == 1
+    assert helpers.isdisjoint(call["main_thread"]["thread_id"] for call in calls)
+    assert all(part["num_run"] >= 1 for call in calls for part in call["sub_threads"].values())
+
+
 def test_nodes_without_a_name_have_onnxruntimes(ort: typing.Any, tmp_path: pathlib.Path) -> None:
     def value(name: str, dtype: int = TensorProto.FLOAT, shape: typing.Any = (2,)) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, dtype, shape)

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/devices/providers.h"
@@ -42,26 +45,40 @@ std::optional<double> size_of(const std::vector<ProfiledOperand>& operands, bool
   return bytes;
 }
 
+// Returns the provider that runs the nodes of a device. Devices that ONNX Runtime does not know are named as sessions name them, without a
+// number: "sim".
+std::string provider_name(const std::string& device) {
+  const std::string_view provider = provider_of(device);
+  return std::string(provider == kCpuProvider && device != "cpu" ? device.substr(0, device.find(':')) : provider);
+}
+
 class OrtWriter {
  public:
   explicit OrtWriter(const TraceView& view) : view_(view) {
     for (size_t i = 0; i < view.nodes->size(); ++i) {
       const DeviceRow* const row = view.device_rows ? view.device_rows->of(static_cast<int32_t>(i)) : nullptr;
-      node_arguments_.push_back(arguments_of((*view.nodes)[i], i, row ? provider_of(row->device) : kCpuProvider));
+      node_arguments_.push_back(arguments_of((*view.nodes)[i], i, row ? provider_name(row->device) : kCpuProvider));
       node_names_.push_back((*view.nodes)[i].name);
     }
   }
 
   std::string write() {
     out_ = "[\n";
-    for (const TraceRow& row : rows_of(view_)) write_row(row);
+    const std::vector<TraceRow> rows = rows_of(view_);
+    parts_.resize(node_names_.size());
+    for (const TraceRow& row : rows)
+      for (const TraceSpan& span : row.spans)
+        if (const int32_t node = span.record->kind == RecordKind::chunk ? view_.node_index(*span.record) : -1; node >= 0)
+          parts_[static_cast<size_t>(node)].push_back({span.start_ns, row.thread->system_id});
+    for (std::vector<Part>& parts : parts_) std::sort(parts.begin(), parts.end());
+    for (const TraceRow& row : rows) write_row(row);
     if (out_.size() > 2) out_.resize(out_.size() - 2);  // removes the comma after the last event
     out_ += "\n]\n";
     return std::move(out_);
   }
 
  private:
-  static OrtJson arguments_of(const ProfiledNode& node, size_t index, const char* provider) {
+  static OrtJson arguments_of(const ProfiledNode& node, size_t index, const std::string& provider) {
     const std::string number = std::to_string(index);
     OrtJson json{{"op_name", node.op_type},
                  {"provider", provider},
@@ -110,16 +127,29 @@ class OrtWriter {
     const std::string fence = ort_text({{"op_name", (*view_.nodes)[node].op_type}});
     event("Node", name + "_fence_before", row, idle_since, span.start_ns, fence);
     OrtJson arguments = node_arguments_[node];
-    // Times are in microseconds, as in onnxruntime. Helpers' parts are not listed here, as they have separate rows.
+    // Times are in microseconds, as in onnxruntime.
     const int64_t wait_ns = barrier_ns(row, node_span);
     arguments["thread_scheduling_stats"] = {{"main_thread",
                                              {{"thread_pool_name", row.thread->name},
                                               {"thread_id", std::to_string(row.thread->system_id)},
                                               {"Run", (span.end_ns - span.start_ns - wait_ns) / 1000},
                                               {"Wait", wait_ns / 1000}}},
-                                            {"sub_threads", OrtJson::object()}};
+                                            {"sub_threads", helpers(node, span, row.thread->system_id)}};
     event("Node", name + "_kernel_time", row, span.start_ns, span.end_ns, ort_text(arguments));
     event("Node", name + "_fence_after", row, span.end_ns, span.end_ns, fence);
+  }
+
+  // Returns the other threads that computed parts of a node's call, with the number of their parts.
+  OrtJson helpers(size_t node, const TraceSpan& call, int64_t thread) const {
+    std::map<int64_t, int> parts_of;
+    const std::vector<Part>& parts = parts_[node];
+    for (auto part = std::lower_bound(parts.begin(), parts.end(), Part{call.start_ns, 0}); part != parts.end(); ++part) {
+      if (part->first >= call.end_ns) break;
+      if (part->second != thread) ++parts_of[part->second];
+    }
+    OrtJson threads = OrtJson::object();
+    for (const auto& [helper, number] : parts_of) threads[std::to_string(helper)] = {{"num_run", number}};
+    return threads;
   }
 
   void event(const char* category, const std::string& name, const TraceRow& row, int64_t start_ns, int64_t end_ns,
@@ -132,6 +162,8 @@ class OrtWriter {
   const TraceView& view_;
   std::vector<OrtJson> node_arguments_;
   std::vector<std::string> node_names_;
+  using Part = std::pair<int64_t, int64_t>;  // begin of a part of a node's call that a helping thread computed, and the thread
+  std::vector<std::vector<Part>> parts_;     // by node
   std::string out_;
 };
 
