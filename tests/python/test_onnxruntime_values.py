@@ -136,6 +136,14 @@ def test_optional_inputs_take_plain_values_or_none(ours: Api, theirs: Api) -> No
         assert error.value.code == INVALID_ARGUMENT
 
 
+def test_an_output_that_holds_nothing_is_filled(ours: Api) -> None:
+    one = helper.make_tensor_type_proto(1, [None])
+    made = helper.make_graph([helper.make_node("Optional", [], ["o"], type=one)], "graph", [], [helper.make_value_info("o", helper.make_optional_type_proto(one))])
+    nothing = ours.run(ours.session(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()), {}, ["o"])[0]
+    session = ours.session(model([helper.make_node("Neg", ["x"], ["y"])], [tensor("x", 1, [None])], [tensor("y", 1, [None])]))
+    assert ours.content(ours.run(session, {"x": floats(ours, 2, 3)}, ["y"], into=[nothing])[0]).tolist() == [-2, -3]
+
+
 def empty(api: Api, dtype: int = 1, dims: tuple[int, int] = (3, 3)) -> c_void_p:
     return api.made("CreateSparseTensorAsOrtValue", api.allocator, (c_int64 * 2)(*dims), c_size_t(2), dtype)
 
