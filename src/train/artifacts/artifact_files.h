@@ -1,4 +1,4 @@
-// Keys that the metadata of models in a folder of training artifacts contain, besides ArtifactsDescription.
+// Metadata keys and paths of the ONNX files in a folder of training artifacts.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 namespace treadle::train {
 
-/// Keys of metadata. kArtifactsKey has the same value in all models of one folder. The keys below are in the training model only.
+/// Metadata keys that only the training model has: the version of Treadle that wrote it, and the ArtifactsDescription as JSON.
 inline constexpr const char *kArtifactsVersionKey = "treadle.artifacts.version", *kArtifactsDescriptionKey = "treadle.artifacts.trainer";
 
 inline std::string artifact_path(const std::string& folder, const std::string& file) {

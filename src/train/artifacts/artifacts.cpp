@@ -1,4 +1,4 @@
-// Reads training artifacts. All types are inferred again, as for any ONNX file.
+// Reads training artifacts from a folder. Types are inferred again rather than trusted, as for any ONNX file.
 #include "train/artifacts/artifacts.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ namespace {
   throw Error(ErrorCode::invalid_model, fmt::format("{}: {}", path, what));
 }
 
-// Returns the value of a key in a model's metadata. Throws if it is missing, since the model then is no training artifact.
+// Returns the metadata value of `key`. Throws if the model has no such key, because it is then no training artifact.
 std::string text_in(const Model& model, const std::string& path, const char* key) {
   const auto& custom = model.metadata().custom;
   const auto found = custom.find(key);
@@ -35,10 +35,10 @@ std::string text_in(const Model& model, const std::string& path, const char* key
   return found->second;
 }
 
-// Turns an input of the file into a value of kind parameter, with the trainer's tensor as its elements.
+// Turns a graph input into a value of kind `parameter` (a weight that training changes), which refers to the trainer's tensor.
 void make_parameter(Graph& graph, const std::string& name, const TrainedValues& values) {
   const ValueId id = graph.find_value(name);
-  if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end()) return;  // no node reads it
+  if (id == kNoValue || std::find(graph.inputs.begin(), graph.inputs.end(), id) == graph.inputs.end()) return;  // unused
   const NamedTensors& named = values.states.contains(name) ? values.states : values.parameters;
   const auto found = named.find(name);
   if (found == named.end()) throw Error(ErrorCode::invalid_model, fmt::format("\"{}\" is no parameter of the trainer", name));

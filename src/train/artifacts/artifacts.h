@@ -1,5 +1,5 @@
-// Training artifacts: a folder with a trainer's optimised graphs as ONNX files and a checkpoint. A library that opens them can train
-// without the code that builds training graphs.
+// Training artifacts: a folder with a trainer's optimized graphs as ONNX files and a checkpoint. From them, even a reduced build of the
+// library can train that lacks the code for building training graphs.
 #pragma once
 
 #include <map>
@@ -18,33 +18,33 @@
 
 namespace treadle::train {
 
-/// Names of the files in the folder. Except for the checkpoint and the last file, they are ONNX models, which may use operators of the
-/// treadle domain.
+/// Names of the files in the folder. All are ONNX models, except for the checkpoint and the operator list. The models may use operators
+/// of Treadle's own domain.
 
-/// Forward and backward pass. Also the update, unless gradients are accumulated.
+/// Forward and backward pass. Includes the optimizer's update, unless several steps accumulate gradients for one update.
 inline constexpr const char* kTrainingModel = "training_model.onnx";
-inline constexpr const char* kOptimizerModel = "optimizer_model.onnx";     ///< the update, if gradients are accumulated
+inline constexpr const char* kOptimizerModel = "optimizer_model.onnx";     ///< the optimizer's update, if steps accumulate gradients
 inline constexpr const char* kEvaluationModel = "eval_model.onnx";         ///< computes loss and outputs
 inline constexpr const char* kInferenceModel = "inference_model.onnx";     ///< the model being trained, as Trainer::save() writes it
 inline constexpr const char* kLossModel = "loss_model.onnx";               ///< the loss, if it was given as a model
 inline constexpr const char* kFirstCheckpoint = "checkpoint.safetensors";  ///< values at the start of training
-/// Lists operators and types for a reduced build of the library.
+/// Lists the operators and element types that a reduced build of the library must contain.
 inline constexpr const char* kRequiredOperators = "required_operators.config";
 
-/// Metadata key of each of these models. Its value identifies the artifacts that the model belongs to.
+/// Metadata key that all models of the folder have, with the same value. Files with different values were not written together.
 using onnx::kArtifactsKey;
 
-/// The trainer's settings, which are stored in the training model's metadata and read from there.
+/// The trainer's settings, which are stored in the training model's metadata.
 struct ArtifactsDescription {
   using NamedShapes = std::vector<std::pair<std::string, Shape>>;
 
-  TrainerOptions options;  ///< options that affect steps; of the session's options, only `precision`
-  NamedShapes parameters;  ///< in the order of the trainer
+  TrainerOptions options;  ///< options that affect steps; in `options.session`, only `precision` counts
+  NamedShapes parameters;  ///< names and shapes, in the trainer's order
   NamedShapes states;
   std::vector<Adapter> adapters;
-  /// Inputs of the evaluation model that are parameters: kernels pack them again when they have changed.
+  /// Names of the evaluation model's inputs that are weights. Kernels repack these weights after each change.
   std::vector<std::string> variables;
-  /// For each file, the trainer's names of its outputs. The names in the file differ, because an output cannot have an input's name.
+  /// For each file, the names that the trainer uses for its outputs. In the file, an output that updates an input has another name.
   std::map<std::string, std::vector<std::string>> outputs;
 
   std::string to_json() const;
@@ -53,21 +53,21 @@ struct ArtifactsDescription {
   static ArtifactsDescription from_json(const std::string& text, const std::optional<Model>& loss_model);
 };
 
-/// A folder of artifacts, opened for training.
+/// A folder of training artifacts, opened for training.
 class Artifacts {
  public:
-  /// @param session  options of the new trainer; those that affect how graphs are built are refused.
+  /// @param session  options of the new trainer. Options that affect how graphs are built are refused, because these graphs exist already.
   /// @throws Error(not_found) for a missing file; Error(invalid_model) if the files are no artifacts, or if they were not written together;
-  /// Error(not_implemented) if another version of the library wrote them, as its operators may differ.
+  /// Error(not_implemented) if another version of the library wrote the files, because its operators may differ.
   Artifacts(const std::string& folder, const SessionOptions& session);
 
   const ArtifactsDescription& description() const { return description_; }
   const Model& model() const { return models_.at(kInferenceModel); }
 
-  /// These functions return a new graph at each call. It is optimised already.
+  /// Each call of these functions returns a new graph, which is optimized already.
   std::unique_ptr<Graph> step() const { return graph(kTrainingModel); }
   std::unique_ptr<Graph> update() const { return graph(kOptimizerModel); }
-  /// @param loss, outputs  which of the two the graph computes
+  /// @param loss, outputs  whether the graph computes the loss, and whether it computes the model's outputs
   /// @param values         supplies the elements of the graph's parameters
   std::unique_ptr<Graph> evaluation(bool loss, bool outputs, const TrainedValues& values) const;
 
@@ -76,7 +76,7 @@ class Artifacts {
   void check_kept(const Graph& graph, const std::string& file) const;
 
   std::string folder_;
-  std::map<std::string, Model> models_;  // the models, by file name
+  std::map<std::string, Model> models_;  // by file name
   ArtifactsDescription description_;
 };
 

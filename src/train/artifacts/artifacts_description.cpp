@@ -1,4 +1,4 @@
-// The description of a trainer in its artifacts, as JSON.
+// Converts the description of a trainer, which its artifacts contain, to JSON and back.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -32,8 +32,8 @@ void read(const Json& json, std::string_view name, T& value) {
     json.at(name).get_to(value);
 }
 
-// Visits every option that affects a step, a checkpoint or the saved model after the graphs have been built, with its name in the JSON
-// text.
+// Calls `visit` with the JSON name and the value of every option that still matters after the graphs have been built, because it affects
+// a step, a checkpoint or the saved model.
 template <typename Visit>
 void for_each_option(TrainerOptions& o, const Visit& visit) {
   for (const Option<TrainerOptions>& row : step_options())

@@ -22,7 +22,7 @@ struct DataLoader::Impl {
   int64_t num_samples = 0, num_batches = 0;
   DataPosition position;  // position of the batch that next() returns next
 
-  // Shared between next() and the reading thread.
+  // A batch that was read ahead, or the error. `mutex` guards the members from here to `stopping`; the reading thread shares them.
   struct Read {
     NamedTensors batch;
     std::exception_ptr failure;
@@ -65,7 +65,7 @@ struct DataLoader::Impl {
     return data->read(std::span(order).subspan(static_cast<size_t>(first), static_cast<size_t>(count)));
   }
 
-  // Body of the reading thread: reads batches from a position on until it is stopped or reading fails.
+  // Body of the reading thread: reads batches, beginning with the one at `at`, until stop() is called or reading fails.
   void read_ahead(DataPosition at) {
     std::vector<int64_t> order;
     for (bool fails = false; !fails;) {

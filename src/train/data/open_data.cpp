@@ -38,7 +38,7 @@ std::string names_of(const NamedTensors& arrays) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// True if the dtype can represent the number exactly, without rounding or wrapping around.
+// Returns true if the dtype can represent the number exactly, without rounding or wrapping around.
 template <typename T>
 bool is_integer_of(double number, DType dtype) {
   constexpr double kExact = 9e15;  // below this number, every integer is exact in double
@@ -80,7 +80,7 @@ Tensor converted(const Tensor& from, DType dtype, double scale, const std::strin
   return to;
 }
 
-// Reshapes rows to the extents of the model's samples, without moving elements. Throws if the sizes differ.
+// Reshapes each row (one sample) to the extents of the model's samples, without moving elements. Throws if the numbers of elements differ.
 Tensor with_extents(const Tensor& rows, const std::vector<int64_t>& extents, const std::string& what) {
   Shape shape{rows.shape()[0]};
   int64_t elements = 1;
@@ -94,7 +94,7 @@ Tensor with_extents(const Tensor& rows, const std::vector<int64_t>& extents, con
   return rows;
 }
 
-// Converts each batch to the model's dtypes and shapes when it is read.
+// A data set that converts each batch to the model's dtypes and shapes when the batch is read.
 class PreparedData final : public Dataset {
  public:
   PreparedData(std::shared_ptr<const Dataset> data, std::vector<ValueInfo> inputs, LabelForm labels, double scale)
@@ -123,7 +123,7 @@ class PreparedData final : public Dataset {
   double scale_;
 };
 
-// Images in one folder per class. They are decoded when they are read.
+// A data set of image files, in one folder per class. Images are decoded when a batch is read.
 class ImageFolder final : public Dataset {
  public:
   ImageFolder(const std::string& folder, ValueInfo input, const ReadPicture& read_picture, std::vector<std::string>& classes)
@@ -181,7 +181,7 @@ const ValueInfo& the_input(const std::vector<ValueInfo>& inputs, const std::stri
                            : fmt::format("the model has no input \"{}\"; it has: {}", name, fmt::join(names, ", ")));
 }
 
-// Assigns arrays to labels and inputs by name. If the model has only one input and there is only one array, its name does not matter.
+// Assigns arrays to labels and inputs by name. If the model has one input and the file one array besides labels, that array's name is free.
 void add_arrays(NamedTensors arrays, const std::string& path, const DataFiles& files, const std::vector<ValueInfo>& inputs, bool has_labels,
                 NamedTensors& all) {
   const std::string labels = files.labels.empty() ? kUsualLabels : files.labels;

@@ -11,19 +11,19 @@ namespace treadle::train {
 
 struct PictureLayout {
   bool batched, channels_last;
-  int64_t height, width, channels;  ///< 0: the model's input does not fix it
+  int64_t height, width, channels;  ///< 0: the model's input accepts any number
 };
-/// Returns the layout of images in this input. @throws Error(invalid_argument) if the input's shape is not the shape of images.
+/// Returns the image layout that this model input expects. @throws Error(invalid_argument) if the input's shape is not that of images.
 PictureLayout layout_of(const ValueInfo& input);
 
-/// Describes the conversion of pixels to numbers.
+/// Describes how pixels are converted to the numbers that a model reads.
 struct PixelRule {
   double range = 1;
   bool bgr = false;
-  std::vector<double> mean{0, 0, 0}, std{1, 1, 1};  // one number per channel, in the order of the result
+  std::vector<double> mean{0, 0, 0}, std{1, 1, 1};  // one number per channel, in the model's channel order
 };
 
-/// Resizes an image by bilinear interpolation with half-pixel centres.
+/// Resizes an image by bilinear interpolation with half-pixel centers.
 /// @param image  uint8 [H, W, 3]
 Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 

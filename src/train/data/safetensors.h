@@ -1,4 +1,4 @@
-// Hugging Face's safetensors format: the length of a header, the header as JSON, and then the tensors' bytes.
+// Reads and writes Hugging Face's safetensors format: the header's length, the header as JSON, and then the tensors' bytes.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@ namespace treadle::train {
 struct Safetensors {
   Metadata metadata;
   NamedTensors tensors;
-  size_t data_offset = 0;  ///< offset in the file of the first tensor, in bytes
+  size_t data_offset = 0;  ///< where the first tensor's bytes begin in the file
 };
 
-/// Parses a file. Tensors are views of `bytes`; those that are not aligned for their dtype are copied.
+/// Parses a file. The tensors are views of `bytes`, except for those that are not aligned for their dtype, which are copied.
 /// @param where  the file's name, for errors.
 /// @throws Error(invalid_model) for a file that violates the format: overlaps, gaps, wrong sizes, duplicate names; Error(not_implemented)
 /// for a dtype that ONNX does not have.
 Safetensors parse_safetensors(const std::shared_ptr<Storage>& bytes, const std::string& where);
 
-/// Returns the bytes before the tensors, which follow in the order of tensors_in_file_order(). The number of these bytes is a multiple of
-/// 64. @param metadata  written in this order.
+/// Returns the file's bytes before the tensors' bytes, which must follow in the order of tensors_in_file_order(). Their number is a
+/// multiple of 64. @param metadata  written in this order.
 std::string safetensors_header(const Metadata& metadata, const NamedTensors& tensors);
 /// Returns the tensors with the widest elements first, so that each is aligned to its element size.
 std::vector<const NamedTensors::value_type*> tensors_in_file_order(const NamedTensors& tensors);

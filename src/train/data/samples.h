@@ -1,4 +1,4 @@
-// Returns the extents of the samples in a model's input.
+// Declares a function that returns the extents of one sample of a model's input.
 #pragma once
 
 #include <cstdint>

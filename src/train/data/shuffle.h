@@ -1,4 +1,4 @@
-// Random orders of samples that depend only on a seed: they are the same on every machine and with every standard library.
+// Random orders of samples. They depend only on the seed and epoch, so they are the same on every machine and with every standard library.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace treadle::train {
 
-/// Epoch number that is used for splitting data, which belongs to no epoch.
+/// Epoch number for the random order by which a data set is split into parts, which happens outside of any epoch.
 inline constexpr int64_t kSplitEpoch = -1;
 
 /// Returns the numbers [0, count) in random order, determined by seed and epoch. Source: the Fisher-Yates shuffle in Durstenfeld's form

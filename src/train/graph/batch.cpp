@@ -14,7 +14,7 @@
 namespace treadle::train {
 namespace {
 
-/// True if the value's first extent is a number and equals `extent` (0: any).
+/// Returns true if the value's first extent is a number and equals `extent`; if `extent` is 0, any number counts.
 bool has_first(const onnx::ValueInfoDef& value, int64_t extent) {
   const auto& shape = value.type.shape;
   return value.type.kind == onnx::TypeDef::Kind::tensor && shape && !shape->empty() && (*shape)[0].kind == onnx::DimDef::Kind::value &&
@@ -68,8 +68,8 @@ bool copy_first(onnx::GraphDef& graph, const std::string& name, int64_t batch) {
   return false;
 }
 
-/// Changes Reshapes whose constant shape contains the batch size, so that they copy it from their data. @return true if a shape was
-/// changed, so that types must be inferred again
+/// Changes Reshape nodes whose constant target shape begins with the batch size, so that they copy the extent from their data. @return true
+/// if a shape was changed, so that types must be inferred again
 bool copy_batch(const Graph& graph, onnx::GraphDef& def, const Dim& symbol, int64_t batch) {
   bool any = false;
   for (NodeId id : graph.order()) {
@@ -80,7 +80,7 @@ bool copy_batch(const Graph& graph, onnx::GraphDef& def, const Dim& symbol, int6
   return any;
 }
 
-/// Describes the first node that reads a value with the variable batch and returns only fixed extents.
+/// Describes the first node that reads a value with the variable batch size and whose outputs have only fixed extents.
 std::string describe_loss(const Graph& graph, const Dim& symbol) {
   for (NodeId id : graph.order()) {
     const Node& node = graph.node(id);

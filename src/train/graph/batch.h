@@ -6,10 +6,10 @@
 
 namespace treadle::train {
 
-/// Replaces the first extent of the model's inputs by a symbol, if options.dynamic_batch is set. This applies to all inputs whose first
-/// extent equals that of the first input with a fixed one. A constant shape that a Reshape reads and that begins with the batch size copies
-/// it from the data instead.
-/// @throws Error(not_implemented) if an output still has the fixed batch size; it names the node that fixes it.
+/// If options.dynamic_batch is set, replaces the model's fixed batch size by a symbol. The batch size is the first fixed first extent
+/// among the inputs, and every input that begins with this extent gets the symbol. A Reshape whose constant target shape begins with the
+/// batch size is changed to copy this extent from its data.
+/// @throws Error(not_implemented) if an output still has the fixed batch size; the error names the node that fixes it.
 Model with_dynamic_batch(const Model& model, const TrainerOptions& options);
 
 }  // namespace treadle::train

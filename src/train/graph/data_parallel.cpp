@@ -20,7 +20,7 @@ class Places {
   explicit Places(const Graph& graph) : graph_(graph), order_(graph.order()) {
     for (size_t i = 0; i < order_.size(); ++i) place_.emplace(order_[i], i + 1);
   }
-  /// Returns the position of the node that computes the value, from 1; 0: it exists before the first node.
+  /// Returns the position, counted from 1, of the node that computes the value; 0 for a value that no node computes.
   size_t of(ValueId value) const {
     const NodeId producer = value == kNoValue ? kNoNode : graph_.value(value).producer;
     return producer == kNoNode ? 0 : place_.at(producer);
@@ -40,7 +40,7 @@ ValueId node_with_output(Graph& graph, NodeSpec spec, NodeId before = kNoNode) {
   return graph.node(id).outputs[0];
 }
 
-/// Returns the shapes of the values as one list: for each value its rank, then its extents.
+/// Returns the shapes of the values in one list, which contains for each value its rank and then its extents.
 std::vector<int64_t> shapes_of(const Graph& graph, const std::vector<ValueId>& values) {
   std::vector<int64_t> shapes;
   for (ValueId value : values) {
@@ -103,7 +103,7 @@ DataParallel::Reduced DataParallel::add(Graph& graph, Part& part, const Request&
   const Places places(graph);
   struct Bucket {
     std::vector<ValueId> values;
-    std::vector<size_t> gradients;  // indices of the gradients; empty: the bucket has the values of `first`
+    std::vector<size_t> gradients;  // indices of gradients; empty for the bucket of `request.first`
     bool bfloat16 = false;
   };
   std::vector<Bucket> buckets;

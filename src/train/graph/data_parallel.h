@@ -25,22 +25,22 @@ class DataParallel {
   void assign_owners(const std::vector<std::string>& names, const NamedTensors& parameters);
   bool updates(const std::string& parameter) const { return owners_.empty() || owners_.at(parameter) == rank(); }
 
-  /// The values that ranks exchange by all-reduce. Each rank's values become the means over all ranks, weighted by the divisor of each
-  /// rank's loss.
+  /// The values that ranks average by all-reduce. In the mean over ranks, each rank counts with its `weight`: the divisor of its loss, such
+  /// as its number of samples.
   struct StepValues {
     ValueId loss = kNoValue, weight = kNoValue;
     std::vector<ValueId*> states;  ///< running statistics of BatchNormalization
     std::vector<ValueId> gradients;
   };
-  /// Adds the all-reduce of the loss, states and gradients to a step's graph. Gradients are sent in the order in which the backward pass
-  /// computes them.
+  /// Adds the all-reduce of the loss, the states and the gradients to a step's graph. Gradients are sent in the order in which the backward
+  /// pass computes them.
   void add_to_step(Graph& graph, StepValues& values);
-  /// Like add_to_step(), for a step that accumulates gradients: reduces only the loss and states, and scales each gradient to this rank's
-  /// share of the mean.
+  /// Like add_to_step(), but for a step that accumulates gradients: reduces only the loss and the states. Scales each gradient to this
+  /// rank's share of the mean, so that the shares can later be summed.
   void add_to_accumulation(Graph& graph, StepValues& values);
-  /// Adds the all-reduce to the update's graph: it sums the ranks' accumulated shares.
+  /// Adds to the update's graph the all-reduce that sums the accumulated shares of all ranks.
   std::vector<ValueId> add_to_update(Graph& graph, const std::vector<ValueId>& shares);
-  /// Adds the all-reduce to the graph that only returns gradients.
+  /// Adds the all-reduce of the gradients to a graph that returns them without an update.
   void add_to_gradients(Graph& graph, StepValues& values);
 
   Exchange& step() { return step_.exchange; }
@@ -48,19 +48,19 @@ class DataParallel {
   Exchange& gradients() { return gradients_.exchange; }
 
   /// Broadcasts rank 0's tensors to all ranks before the first step.
-  /// @param description  of model and options.
+  /// @param description  a text that describes the model and the options.
   /// @throws Error(invalid_argument) that names the ranks whose description differs from rank 0's.
   void begin(const std::string& description, const std::vector<const NamedTensors*>& tensors);
   /// Must be called after an update: broadcasts each parameter from its owner to the other ranks.
   void share(const NamedTensors& parameters);
-  /// Returns the whole optimizer state, including what only other ranks have: the state of parameters that they own, and the sums of all
-  /// ranks' accumulated gradients.
+  /// Returns the complete optimizer state. Collects from the other ranks the state of parameters that they own, and adds up the accumulated
+  /// gradients of all ranks.
   /// @param sum_name  name of the accumulated gradient among a parameter's states.
   NamedTensors joint_state(const NamedTensors& own, const NamedTensors& parameters, const std::vector<std::string>& state_names,
                            const std::string& sum_name) const;
 
  private:
-  // The exchange of one graph, and its division of gradients into buckets, which must stay the same when the graph is made again.
+  // The all-reduce of one graph. `groups` has the indices of the gradients of each bucket, which stay the same if the graph is rebuilt.
   struct Part {
     explicit Part(std::shared_ptr<Communicator> communicator) : exchange(std::move(communicator)) {}
     Exchange exchange;
@@ -68,7 +68,7 @@ class DataParallel {
   };
   std::vector<std::vector<size_t>> groups_of(const Graph& graph, const std::vector<ValueId>& values) const;
   struct Request {
-    std::vector<ValueId> first, gradients;  // first: exchanged in float32 before all others; gradients: all others
+    std::vector<ValueId> first, gradients;  // first: values that are exchanged in float32 before the gradients
     ValueId weight = kNoValue;              // kNoValue: compute sums instead of means
     std::vector<ValueId> awaited;           // values that every rank must have computed before any rank continues
   };

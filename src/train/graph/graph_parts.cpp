@@ -1,4 +1,4 @@
-// Functions that both kinds of training graphs need: those built from a model, and those read from artifacts.
+// Functions for both kinds of training graphs: those that are built from a model, and those that are read from training artifacts.
 #include <algorithm>
 
 #include "graph/dead_nodes.h"

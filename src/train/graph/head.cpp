@@ -17,18 +17,18 @@
 namespace treadle::train {
 namespace {
 
-/// The last layer and its initializers, each with the axis whose extent is the number of classes.
+/// The model's last layer, with its weights and bias. Their shapes contain the number of classes.
 struct Layer {
   NodeId node = kNoNode;
   std::string weight;
   int64_t classes = 0;
-  std::map<std::string, int> axes;  // by name: axis of the classes in the weights and the bias
+  std::map<std::string, int> axes;  // axis of the classes in the weights and in the bias, by their names
   std::set<std::string> behind;     // names of the values between the layer and the output
 };
 
 std::string describe_output(const Graph& graph, ValueId value) { return fmt::format("\"{}\"", graph.value(value).name); }
 
-/// Returns the initializer that the value is, or whose Transpose it is; kNoValue if there is none.
+/// If the value is an initializer, or the Transpose of one, returns this initializer; otherwise kNoValue. Sets `transposed`.
 ValueId initializer_of(const Graph& graph, ValueId value, bool& transposed) {
   const Value* found = &graph.value(value);
   if (found->kind == Value::Kind::computed && graph.node(found->producer).is("Transpose") && graph.type(value).has_rank() &&
@@ -51,7 +51,7 @@ bool take_bias(const Graph& graph, ValueId value, Layer& layer) {
   return true;
 }
 
-/// True if the node multiplies by weights, which could be the last layer's. `axis` is set to their axis of classes.
+/// Returns true if the node multiplies by weights, so that it may be the last layer. Sets `axis` to the weights' axis of classes.
 bool multiplies(const Graph& graph, const Node& node, int& axis) {
   if (is_product(node)) {
     axis = node.attributes.get_int("transB") != 0 ? 0 : 1;
@@ -82,7 +82,7 @@ Layer find_layer(const Graph& graph, const TrainerOptions& options) {
         return layer;
       }
     }
-    // Continues with the only computed operand of the node, and skips additions of a bias.
+    // Goes on to the node's only computed operand. An addition of a constant bias is taken as part of the layer.
     std::vector<ValueId> computed;
     for (size_t i = 0; i < static_cast<size_t>(node.num_formal_inputs); ++i)
       if (node.has_input(i) && !(node.is("Add") && take_bias(graph, node.inputs[i], layer)) && !graph.value(node.inputs[i]).is_constant())
@@ -115,7 +115,7 @@ void check_layer(const Graph& graph, const Layer& layer, const onnx::GraphDef& d
   }
 }
 
-/// Replaces the number of classes in the constant shape of a Reshape after the layer.
+/// Replaces the number of classes in the constant target shape of a Reshape that follows the layer.
 void change_shape(onnx::GraphDef& def, const std::string& name, int64_t from, int64_t to) {
   auto changed = [&](Tensor& value) {
     if (value.dtype() != DType::int64) return;
@@ -130,7 +130,7 @@ void change_shape(onnx::GraphDef& def, const std::string& name, int64_t from, in
         if (attribute.name == "value" && attribute.t) changed(attribute.t->value);
 }
 
-/// Sets the declared shapes of the outputs after the layer to the inferred ones.
+/// Sets the declared shapes of outputs that are computed from the layer to their inferred shapes.
 void declare_outputs(onnx::ModelDef& def, const Layer& layer, const Model& made) {
   const std::unique_ptr<Graph> graph = upgraded_graph(made);
   for (onnx::ValueInfoDef& output : def.graph.outputs) {

@@ -9,14 +9,14 @@
 
 namespace treadle::train {
 
-/// Replaces the last layer (Gemm, MatMul or Conv) before options.output, to give it options.head_classes classes. The new weights and bias
-/// are uniform in [-b, b] with b = 1 / sqrt(inputs), as in PyTorch's layers. Returns the model unchanged if the option is 0.
+/// Replaces the last layer (Gemm, MatMul or Conv) before options.output by one with options.head_classes classes. Its weights and bias
+/// are uniform in [-b, b] with b = 1 / sqrt(inputs), as in PyTorch's layers. Returns the model unchanged if head_classes is 0.
 /// @throws Error(not_implemented) if there is no such layer, or if other nodes read its weights; Error(invalid_argument) if the rest of the
 /// model does not fit the new number of classes.
 Model with_head(const Model& model, const TrainerOptions& options);
 
-/// Checks that weights made by with_head() are trained; otherwise they would keep their random values.
-/// @throws Error(invalid_argument) if they are not
+/// Checks that training changes the weights that with_head() has made; otherwise they would keep their random values.
+/// @throws Error(invalid_argument) if one of them is not trained
 void check_head(const Model& model, const TrainerOptions& options, const std::vector<std::string>& trained);
 
 }  // namespace treadle::train

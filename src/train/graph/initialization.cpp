@@ -32,7 +32,7 @@ bool is_uniform(Initializer initializer) {
   return initializer == Initializer::uniform || initializer == Initializer::xavier_uniform || initializer == Initializer::kaiming_uniform;
 }
 
-/// Returns the standard deviation of a normal distribution, or the bound of a uniform one.
+/// Returns the standard deviation for a normal initializer, or the bound b of [-b, b] for a uniform one.
 double spread_of(const Initialization& how, const std::string& name, const Shape& shape, bool transposed) {
   if (!counts_inputs(how.initializer)) return how.scale;
   if (shape.rank() < 2)

@@ -18,15 +18,15 @@
 namespace treadle::train {
 namespace {
 
-/// A node that multiplies an input by a weight.
+/// A node (MatMul, Gemm or Conv) that multiplies its first input by a weight.
 struct WeightUse {
   NodeId node = kNoNode;
   bool transposed = false;  // see Adapter::transposed
 };
-/// By name: weights that only such nodes read, so that merging an adapter into a weight affects nothing else.
+/// Weights that can get an adapter, by name. Only WeightUse nodes read them, so merging an adapter into a weight affects nothing else.
 using Candidates = std::map<std::string, std::vector<WeightUse>>;
 
-/// Describes a use of a weight of this type, if the node multiplies by the weight; nullopt otherwise.
+/// Returns the node if it multiplies by the weight, which has this type; nullopt if it uses the weight in another way.
 std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& type, bool transposed) {
   const Node& node = graph.node(use.node);
   if (use.input != 1) return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<WeightUse> use_of(const Graph& graph, const Use& use, const Type& 
   return std::nullopt;
 }
 
-/// Returns all uses of a weight, including those after a Transpose; empty if one of them is not a multiplication.
+/// Returns all nodes that multiply by a weight or by its Transpose. Returns none if any node uses the weight differently.
 std::vector<WeightUse> uses_of(const Graph& graph, ValueId weight, const Type& type, bool transposed) {
   std::vector<WeightUse> found;
   if (graph.is_output(weight)) return {};
@@ -97,7 +97,7 @@ Candidates choose(const Graph& graph, const Candidates& all, const LoraOptions& 
   return chosen;
 }
 
-/// Inserts the nodes of one adapter directly after the node to whose output they add.
+/// Inserts the nodes of one adapter directly after a node, to whose output they add the adapter's product.
 class AdapterWriter {
  public:
   AdapterWriter(Graph& graph, NodeId node) : graph_(graph), node_(node), before_(graph.next(node)), base_(graph.node(node).outputs[0]) {}
@@ -116,7 +116,7 @@ class AdapterWriter {
     const ValueId sum = op("Add", {base_, change});
     graph_.replace_uses(base_, sum);
     graph_.set_input(graph_.value(sum).producer, 0, base_);
-    // The sum gets the value's name. So a loss that refers to this name gets the adapted value.
+    // The sum takes over the name of the node's output, so that a loss which refers to this name reads the adapted value.
     const std::string name = graph_.value(base_).name;
     graph_.rename_value(base_, graph_.unique_name(name + "/base"));
     graph_.rename_value(sum, name);
@@ -140,7 +140,7 @@ class AdapterWriter {
   ValueId base_;
 };
 
-/// Returns PEFT's name: "encoder.query.weight" gets "encoder.query.lora_A.weight".
+/// Returns the name that PEFT gives to an adapter: for "encoder.query.weight", it is "encoder.query.lora_A.weight".
 std::string adapter_name(const std::string& weight, std::string_view part) {
   constexpr std::string_view kWeight = ".weight";
   const std::string_view stem = weight.ends_with(kWeight) ? std::string_view(weight).substr(0, weight.size() - kWeight.size()) : weight;
@@ -162,10 +162,10 @@ void add_adapter_input(Graph& graph, const std::string& name, const Shape& shape
   graph.add_input(name, Type::tensor(DType::float32, SymbolicShape(shape.dims().begin(), shape.dims().end())));
 }
 
-// Adds factor * B A to w, in w's layout.
+// Adds factor * B A to w. If adapter.transposed, w is stored as [inputs, outputs], and the product is added in this layout.
 void add_product(const Adapter& adapter, float factor, const float* a, const float* b, float* w) {
   const int64_t outputs = adapter.b_shape[0], rank = adapter.b_shape[1], inputs = adapter.a_shape.num_elements() / rank;
-  // The inner loop runs along contiguous elements of W: over inputs, or over outputs if it is transposed.
+  // The inner loop runs along contiguous elements of W: over inputs, or over outputs if W is transposed.
   std::vector<float> columns;
   if (adapter.transposed) {
     columns.resize(static_cast<size_t>(outputs * rank));

@@ -19,7 +19,7 @@
 namespace treadle::train {
 namespace {
 
-/// Imports the loss into the model's symbol table under a prefix: a symbol "N" of the loss differs from the model's "N".
+/// Imports the graph of the loss model. Its symbolic extents get a prefix, so that "N" of the loss differs from "N" of the trained model.
 std::unique_ptr<Graph> import_loss(const Model& loss, const Graph& model) {
   std::unique_ptr<Graph> graph = onnx::import_graph(loss.impl().def, {.symbols = model.symbol_table(), .symbol_prefix = "loss/"});
   if (auto missing = onnx::list_unsupported(*graph); !missing.empty())
@@ -39,7 +39,7 @@ std::vector<std::string> names_of_inputs(const Graph& graph) {
   return names;
 }
 
-/// Maps the loss's inputs to values of the model.
+/// Connects the inputs of the loss model to values of the trained model.
 class Connections {
  public:
   Connections(Graph& model, const Graph& loss) : model_(model), loss_(loss) {}
@@ -58,7 +58,7 @@ class Connections {
       if (const Dim& extent = (*declared.shape)[axis]; !extent.is_const()) extents_.emplace_back(extent, (*given.shape)[axis]);
   }
 
-  /// Adds an input that must be fed. An extent with the same symbol as an extent of a connected input gets the model's extent.
+  /// Adds an input that the caller must feed. A symbolic extent that also occurs in a connected input gets the model's extent.
   void feed(ValueId input, std::string_view name) {
     Type type = loss_.type(input);
     if (type.has_rank())
@@ -83,7 +83,7 @@ ValueId add_loss_graph(Graph& graph, ValueId output, const TrainerOptions& optio
   const std::vector<std::string> names = names_of_inputs(*loss);
   const auto operands = loss_operands(names, [&](const std::string& name) { return graph.find_value(name) != kNoValue; });
   Connections connections(graph, *loss);
-  for (const bool fed : {false, true})  // connects all values before it adds feeds, because extents of feeds depend on connected inputs
+  for (const bool fed : {false, true})  // connects values first, because extents of fed inputs depend on them
     for (size_t i = 0; i < operands.size(); ++i) {
       const ValueId input = loss->inputs[i];
       if (fed != (operands[i] == LossOperand::labels || operands[i] == LossOperand::feed)) continue;

@@ -9,15 +9,15 @@
 
 namespace treadle::train {
 
-/// The kinds of values to which an input of the loss can be connected.
+/// The kinds of values to which an input of the loss model can be connected.
 enum class LossOperand : uint8_t {
-  output,  ///< the output that is trained; connected to the first input
-  value,   ///< the model's value with the input's name
-  labels,  ///< the labels; the first input that is neither of the above
-  feed,    ///< a feed with the input's name; all other inputs
+  output,  ///< for the first input: the model's output that the loss is computed from
+  value,   ///< for an input that has the name of a value of the model: this value
+  labels,  ///< for the first input that is neither of the above: the labels
+  feed,    ///< for all other inputs: a value that the caller feeds by the input's name
 };
 
-/// Returns the operand for each input of the loss, in order.
+/// Returns, for each input of the loss model, the kind of value to which it is connected.
 /// @param has_value  returns true if the model has a value of this name
 template <typename Names, typename HasValue>
 std::vector<LossOperand> loss_operands(const Names& inputs, const HasValue& has_value) {
@@ -34,9 +34,9 @@ std::vector<LossOperand> loss_operands(const Names& inputs, const HasValue& has_
   return operands;
 }
 
-/// Adds the nodes of options.loss_model to the graph, and its inputs that are fed.
+/// Adds the nodes of options.loss_model to the graph, and graph inputs for those of its inputs that the caller must feed.
 /// @return the loss
-/// @throws Error that names both if a value of the graph does not fit an input's declaration; Error if the loss has not exactly one output.
+/// @throws Error if a value does not fit the loss model's declaration of an input (it names both), or if that model has several outputs.
 ValueId add_loss_graph(Graph& graph, ValueId output, const TrainerOptions& options);
 
 /// Returns a digest of options.loss_model, which identifies the loss independently of its file's name.

@@ -47,7 +47,7 @@ LossScaler::LossScaler(const TrainerOptions& options)
 
 ValueId LossScaler::head(Graph& graph, ValueId loss) const {
   const Type& type = graph.type(loss);
-  // Skips an invalid loss, which is reported elsewhere.
+  // Does nothing for an invalid loss, because autodiff reports it.
   if (!type.is_static() || type.static_shape().num_elements() != 1 || type.dtype != DType::float32) return kNoValue;
   const Shape shape = type.static_shape();
   const ValueId scale = scale_of(graph);

@@ -1,4 +1,4 @@
-// Loss scaling for training with float16: how the graph uses the scale, and how it is adjusted.
+// Loss scaling for training with float16: adds the scale to training graphs, and adjusts it after each step.
 #pragma once
 
 #include <span>
@@ -13,9 +13,9 @@
 
 namespace treadle::train {
 
-/// Returns true if `precision` computes products in float16.
+/// Returns true if the option `precision` selects matrix products in float16, which need loss scaling.
 bool scales_loss(const TrainerOptions& options);
-/// Returns the settings of the scale by name, with defaults filled in.
+/// Returns the settings of loss scaling by name, with defaults filled in.
 std::vector<std::pair<std::string, std::string>> loss_scaling_settings(const TrainerOptions& options);
 
 class LossScaler {
@@ -25,18 +25,18 @@ class LossScaler {
   /// Returns the initial gradient of the backward pass: the scale, which is an input of the graph.
   ValueId head(Graph& graph, ValueId loss) const;
   /// Divides the gradients by the scale.
-  /// @param reports  a gradient that is not finite ends the step
+  /// @param reports  true: a gradient that is not finite makes the step fail, and skipped() then reduces the scale
   void unscale(Graph& graph, ValueId loss, std::span<ParameterGradient> gradients, bool reports) const;
 
-  /// Connects the reporting nodes of a step that was read from a file to this scaler.
+  /// Makes nodes of a step graph that was read from a file report overflowing gradients to this scaler.
   void take_reports(Graph& graph) const;
 
   const Tensor& scalar() const { return scalar_; }
   void begin_step() { report_.begin_step(); }
-  /// Must be called after a step that failed. If a gradient was not finite: reduces the scale, counts the step as skipped, and returns its
-  /// loss. Otherwise returns nullopt.
+  /// Must be called after a step that failed. If it failed because a gradient was not finite: reduces the scale, counts the step as
+  /// skipped, and returns the step's loss. Otherwise returns nullopt.
   std::optional<double> skipped();
-  /// Must be called after a successful step. @param updated  the step updated the parameters
+  /// Must be called after a successful step. @param updated  whether the step updated the parameters
   void succeeded(bool updated);
   const LossScale& state() const { return state_; }
   void set_state(const LossScale& state);

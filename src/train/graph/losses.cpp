@@ -1,4 +1,4 @@
-// Losses as nodes of the graph, with PyTorch's definitions and reductions to the mean.
+// Adds the built-in losses to a graph as nodes. Each is defined as in PyTorch, with the reduction "mean".
 #include "train/graph/losses.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace treadle::train {
 /// Adds the nodes of a loss after a value.
 class LossBuilder {
  public:
-  /// @param with_weight  also compute the divisor of the mean.
+  /// @param with_weight  whether to compute the divisor of the mean, too.
   LossBuilder(Graph& graph, ValueId output, const TrainerOptions& options, bool with_weight)
       : g_(graph), x_(output), options_(options), wanted_weight_(with_weight) {}
 
@@ -30,7 +30,7 @@ class LossBuilder {
   }
   ValueId weight() const { return weight_; }
 
-  // These functions each add one loss and return it. They set `weight_` unless the mean is over the elements of the output.
+  // Each of these functions adds one loss and returns it. If its mean is not over all of the output's elements, it sets `weight_`.
 
   ValueId softmax_cross_entropy() { return classes(/*scores=*/true); }
   ValueId negative_log_likelihood() { return classes(/*scores=*/false); }
@@ -39,7 +39,7 @@ class LossBuilder {
     return mean(op("Mul", {distance, distance}));
   }
   ValueId l1() { return mean(op("Abs", {difference()})); }
-  // Computes m (|d| - m / 2), where d is the difference and m = min(|d|, delta).
+  // Computes the mean of m (|d| - m / 2), where d is the difference and m = min(|d|, delta).
   ValueId huber() {
     const ValueId distance = op("Abs", {difference()}), near = op("Min", {distance, number(options_.huber_delta.value_or(1))});
     return mean(op("Mul", {near, op("Sub", {distance, op("Mul", {near, number(0.5)})})}));
@@ -48,7 +48,7 @@ class LossBuilder {
     const ValueId y = add_labels();
     return mean(op("Sub", {op("Softplus", {x_}), op("Mul", {x_, y})}));
   }
-  // Defines y log y as 0 where y is 0.
+  // Counts y log y as 0 where y is 0, since log 0 is not finite.
   ValueId kl_divergence() {
     const ValueId y = add_labels();
     const ValueId some = op("Greater", {y, number(0)}), logarithm = op("Log", {op("Where", {some, y, number(1)})});
@@ -127,7 +127,7 @@ class LossBuilder {
     x_ = op("Transpose", {x_}, {{"perm", perm}});
   }
 
-  /// The weight of each label (1, or 0 if ignored), and the sum of the class weights of the labels that are not ignored.
+  /// `counted` is 1 for each label that counts and 0 for ignored labels. `sum` adds up the class weights of the labels that count.
   struct LabelShares {
     ValueId counted = kNoValue, sum = kNoValue;
   };
@@ -168,8 +168,8 @@ class LossBuilder {
     if (!count.is_const())
       throw Error(ErrorCode::not_implemented,
                   fmt::format("label smoothing over the classes of \"{}\", whose number is not known", g_.value(x_).name));
-    // Label smoothing adds a term for every class: the negated log-probabilities of all classes, averaged over the labels that are not
-    // ignored.
+    // Label smoothing adds a term that does not depend on the label: the negated log-probabilities of all classes, averaged over the labels
+    // that are not ignored.
     ValueId all = x_;
     if (inputs.size() > 2) {
       std::vector<int64_t> shape(static_cast<size_t>(g_.type(x_).rank()), 1);
@@ -177,7 +177,7 @@ class LossBuilder {
       all = op("Mul", {all, op("Reshape", {inputs[2], ints(shape)})});
     }
     all = op("Neg", {op("ReduceSum", {all, ints({axis})}, {{"keepdims", int64_t{0}}})});
-    // If all labels are ignored, the loss is NaN, as in NegativeLogLikelihoodLoss, and the gradients are zero.
+    // If all labels are ignored, the loss is NaN, as for NegativeLogLikelihoodLoss, and its gradients are zero.
     const ValueId some = op("Greater", {shares.sum, number(0)});
     ValueId spread = op("Div", {op("ReduceSum", {op("Mul", {all, shares.counted})}, {{"keepdims", int64_t{0}}}),
                                 op("Where", {some, shares.sum, number(1)})});
@@ -193,7 +193,7 @@ class LossBuilder {
   ValueId weight_ = kNoValue;
 };
 
-// Adds the CTC loss of scores [N, classes, steps] or [N, steps, classes] (option class_axis) and labels [N, length].
+// Adds the CTC loss of scores and labels. Labels are [N, length]; scores are [N, classes, steps] or [N, steps, classes] (class_axis).
 ValueId LossBuilder::ctc() {
   const Type& type = g_.type(x_);
   const int64_t axis = options_.class_axis < 0 ? options_.class_axis + 3 : options_.class_axis;

@@ -1,4 +1,4 @@
-// The table of losses, one row each.
+// The table of all losses. One row describes one loss.
 #pragma once
 
 #include <span>
@@ -13,9 +13,9 @@ namespace treadle::train {
 /// The dtype and shape that a loss expects of its labels.
 enum class LossLabels : uint8_t {
   none,
-  classes,      ///< int64, or int32 as the options say
-  like_output,  ///< shape and dtype of the value that the loss is computed from
-  of_model,     ///< labels are as the loss model declares them
+  classes,      ///< class indices, int64 or (option int32_labels) int32
+  like_output,  ///< same shape and dtype as the value that the loss is computed from
+  of_model,     ///< as the loss model declares its labels
 };
 
 class LossBuilder;
@@ -25,13 +25,13 @@ struct LossRow {
   Loss loss;
   LossLabels labels;
   TrainingFunction<ValueId(LossBuilder&)> build;  ///< adds the nodes of the loss
-  /// The trainer's options that this loss uses. If a row names an option, losses whose rows do not name it refuse it.
+  /// Names of the trainer's options that this loss uses. An option that some row names is refused for losses whose row does not name it.
   std::span<const std::string_view> options = {};
 };
 
-/// Returns all losses, in the order in which texts list them.
+/// Returns all losses, in the order in which help and error texts list them.
 std::span<const LossRow> all_losses();
-/// Returns the row of a loss. @throws Error(invalid_argument) for a value that is no loss
+/// Returns the row of a loss. @throws Error(invalid_argument) if `loss` is not one of the enumerators
 const LossRow& row_of(Loss loss);
 inline std::string_view name_of(Loss loss) { return row_of(loss).name; }
 

@@ -90,7 +90,7 @@ const ParameterGroup* group_of(const TrainerOptions& options, const std::string&
   return nullptr;
 }
 
-// Describes a hyperparameter: its name, its member in the options, and its default.
+// Describes a hyperparameter: its name, the option that sets it, and the member of Numbers that has its default.
 struct Number {
   const char* name;
   std::optional<double> TrainerOptions::*given;
@@ -116,7 +116,7 @@ Attributes attributes_of(const TrainerOptions& options, std::optional<double> gr
                  static_cast<float>(groups_decay.value_or(number_of(options, kWeightDecay))));
   switch (options.optimizer) {
     case Optimizer::sgd:
-      // With T = 1 and beta = 1, ONNX's Momentum computes PyTorch's SGD.
+      // With beta = 1, ONNX's Momentum computes the same as PyTorch's SGD.
       set("alpha", kMomentum);
       attributes.set("beta", 1.0F);
       attributes.set("mode", std::string(options.nesterov ? "nesterov" : "standard"));
@@ -231,7 +231,7 @@ std::vector<ParameterGradient> add_clipping(Graph& graph, const TrainerOptions& 
           graph, {.op_type = "ReduceSumSquare", .inputs = {value}, .attributes = {{"keepdims", int64_t{0}}}, .name = "clip/squares"});
       sum = sum == kNoValue ? squares : appended(graph, {.op_type = "Add", .inputs = {sum, squares}, .name = "clip/sum"});
     }
-    // Adds a small number to the norm, as PyTorch does.
+    // Adds a small number to the norm, as PyTorch does, so that the division below is safe.
     ValueId norm = appended(graph, {.op_type = "Sqrt", .inputs = {sum}, .name = "clip/norm"});
     norm = appended(graph, {.op_type = "Add", .inputs = {norm, number(graph, "clip/little", 1e-6)}, .name = "clip/norm"});
     const ValueId ratio =

@@ -1,4 +1,4 @@
-// Random numbers that have the same bits on every machine. The C++ standard defines its generators exactly, but not its distributions.
+// Random numbers with the same bits on every machine. The C++ standard defines its generators exactly, but not its distributions.
 #pragma once
 
 #include <cmath>

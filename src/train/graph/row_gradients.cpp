@@ -18,7 +18,7 @@ bool is_along_rows(const Node& node, int rank) {
   return axis == 0 || axis == -rank;
 }
 
-/// Collects the GatherGrads that sum up to the gradient. Returns false if it contains anything else, or if another node reads a partial
+/// Collects the GatherGrad nodes whose sum is the gradient. Returns false if the sum has other terms, or if another node reads a partial
 /// sum.
 bool collect_addends(const Graph& graph, ValueId gradient, bool is_whole, std::vector<NodeId>& addends) {
   const Value& value = graph.value(gradient);
@@ -31,14 +31,14 @@ bool collect_addends(const Graph& graph, ValueId gradient, bool is_whole, std::v
   return true;
 }
 
-/// Returns true if the gradient is the product of a transposed CSR matrix, which affects only some of the rows.
+/// Returns true if the gradient is a product with a transposed CSR matrix, which can be nonzero only in some rows.
 bool is_of_csr(const Graph& graph, ValueId gradient) {
   if (gradient == kNoValue || graph.value(gradient).kind != Value::Kind::computed || !graph.value(gradient).uses.empty()) return false;
   const Node& node = graph.node(graph.value(gradient).producer);
   return node.is("SparseMatMul", "treadle") && node.attributes.get_int("transA", 0) != 0;
 }
 
-/// Concatenates the rows and the indices of several gathers.
+/// Concatenates the gradient rows and the row indices of several GatherGrad nodes.
 std::pair<ValueId, ValueId> joined(Graph& graph, const std::vector<NodeId>& addends, const Shape& table, const std::string& name) {
   std::vector<int64_t> row(table.dims().begin(), table.dims().end());
   row[0] = -1;
@@ -65,7 +65,7 @@ std::pair<ValueId, ValueId> joined(Graph& graph, const std::vector<NodeId>& adde
   return {all_rows, concat(std::move(indices))};
 }
 
-/// Returns the reason why a parameter's gradient has no rows, for an error.
+/// Returns, for an error message, the reason why a parameter's gradient cannot be stored as rows.
 std::string reason(const Graph& graph, ValueId parameter) {
   for (const Use& use : graph.value(parameter).uses) {
     const Node& node = graph.node(use.node);

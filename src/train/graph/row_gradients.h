@@ -1,4 +1,4 @@
-// Sparse gradients of tables (embeddings). They contain only the rows that a step has read, and the indices of these rows.
+// Sparse gradients of tables such as embeddings. They contain only the rows that a step has read, and the indices of these rows.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace treadle::train {
 
-/// The gradient of a parameter. If `places` is set, `value` has only some rows of it, and `places` has their indices in ascending order,
-/// followed by -1 for unused rows. All other rows are zero.
+/// The gradient of a parameter. If `places` is set, `value` contains only some of the gradient's rows, and all other rows are zero.
+/// `places` then contains the indices of these rows in ascending order, and -1 for unused rows at the end of `value`.
 struct ParameterGradient {
   ValueId value = kNoValue;
   ValueId places = kNoValue;
@@ -20,21 +20,21 @@ struct ParameterGradient {
   bool has_rows() const { return places != kNoValue; }
 };
 
-/// Converts a dense gradient to rows, if it is a sum of GatherGrads along the first axis (only Gather nodes read the parameter) or the
-/// product of a transposed CSR matrix. Appends new nodes; the nodes of the dense gradient become dead.
-/// @return the rows; the gradient itself if it is neither.
+/// Converts a dense gradient to rows, if it is a sum of GatherGrad nodes along the first axis (only Gather nodes read the parameter), or a
+/// product with a transposed CSR matrix. Appends new nodes; the nodes of the dense gradient become dead.
+/// @return the rows; any other gradient is returned unchanged.
 ParameterGradient row_gradient(Graph& graph, ValueId gradient);
 
 /// Returns the gradients of the parameters. Gradients of parameters that match a name or pattern in `chosen` are converted to rows where
 /// possible.
 /// @param option  name of the option that `chosen` comes from, for errors.
-/// @throws Error(not_found) for a pattern that matches no parameter; Error(invalid_argument) for one that matches none whose gradient has
-/// rows.
+/// @throws Error(not_found) for a pattern that matches no parameter; Error(invalid_argument) for a pattern that matches only parameters
+/// whose gradients cannot be stored as rows.
 std::vector<ParameterGradient> with_rows(const TrainingGraph& training, std::span<const ValueId> grads,
                                          const std::vector<std::string>& chosen, std::string_view option);
 
-/// Returns the used rows of a gradient and their indices, without the padding that begins at the first index -1. Both share the memory of
-/// the arguments.
+/// Returns the used rows of a gradient, and their indices. Omits the padding, which begins at the first index -1. Both results are views
+/// of the arguments.
 std::pair<Tensor, Tensor> without_padding(const Tensor& rows, const Tensor& places);
 
 }  // namespace treadle::train

@@ -35,7 +35,7 @@ NamedTensors copy_initializers(const Model& model, const std::vector<std::string
   for (const std::string& name : names) {
     const Tensor& value = find_initializer(model, name)->value;
     copies.emplace(name, value.clone());
-    drop_mapped_pages(value.raw(), value.size_bytes());  // training uses the copy, so the file's pages are seldom read again
+    drop_mapped_pages(value.raw(), value.size_bytes());  // training uses the copy, so the pages of the mapped file may go
   }
   drop_waiting_pages();
   return copies;

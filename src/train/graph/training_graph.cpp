@@ -39,7 +39,7 @@ void make_changeable(Graph& graph, ValueId id, bool as_parameter) {
   graph.inputs.push_back(id);
 }
 
-// Makes the inputs and initializers in `held`, whose memory belongs to the caller, values of kind `parameter`.
+// Turns the inputs and initializers that `held` names into values of kind `parameter`, which use the caller's tensors in `held`.
 void hold(Graph& graph, const NamedTensors& held) {
   for (const auto& [name, tensor] : held) {
     const ValueId id = graph.find_value(name);
@@ -57,7 +57,7 @@ void hold(Graph& graph, const NamedTensors& held) {
   }
 }
 
-// Returns output i of a node, which is added if the node has fewer outputs.
+// Returns output i of a node. Adds this output if the node does not have it.
 ValueId add_output(Graph& graph, NodeId id, size_t i, std::string_view name) {
   if (graph.node(id).has_output(i)) return graph.node(id).outputs[i];
   const ValueId made = graph.add_value(name);
@@ -102,8 +102,8 @@ void keep_statistics(TrainingGraph& training, NodeId id, bool unbiased_variance)
   infer_node(graph, id);
 }
 
-/// Makes BatchNormalization and Dropout behave as in training.
-/// @param fed  inputs of the model itself, whose values the caller supplies.
+/// Sets BatchNormalization and Dropout nodes to training mode.
+/// @param fed  names of the model's own inputs, which the caller feeds.
 void switch_to_training(TrainingGraph& training, const std::set<std::string>& fed, const Selection& selection) {
   Graph& graph = *training.graph;
   for (const std::string& name : selection.states)
@@ -124,8 +124,8 @@ void switch_to_training(TrainingGraph& training, const std::set<std::string>& fe
   }
 }
 
-// Returns true for a constant that is used only as extents, axes, scales and the like, which inference and rewrites read. Such a constant
-// has no gradient.
+// Returns true for a constant that nodes use only as a setting: as extents, axes, scales and the like, whose elements type inference and
+// graph rewrites read. Such a constant has no gradient.
 bool is_setting(const Graph& graph, ValueId id) {
   const std::vector<Use>& uses = graph.value(id).uses;
   return !uses.empty() && !graph.is_output(id) && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
@@ -189,7 +189,7 @@ std::set<size_t> copied_statistics(const onnx::GraphDef& graph) {
 
 bool is_weight(DType dtype, const Shape& shape) { return dtype == DType::float32 && shape.rank() > 0 && shape.num_elements() > 1; }
 
-// Returns the indices of Constant nodes with weights, if the model has no weights among its initializers. PaddlePaddle's exporter writes
+// If no initializer of the model is a weight, returns the indices of Constant nodes that contain weights. PaddlePaddle's exporter writes
 // models like this.
 std::set<size_t> constant_weights(const onnx::GraphDef& graph) {
   const auto& initializers = graph.initializers;
@@ -236,7 +236,7 @@ Model with_own_initializers(const Model& model) {
     own.name = def.graph.nodes[i].outputs[0];
     def.graph.initializers.push_back(std::move(own));
   }
-  // Before version 4, initializers had to be inputs as well.
+  // Before IR version 4, each initializer also had to be a graph input.
   if (!constants.empty()) def.ir_version = std::max<int64_t>(def.ir_version, 4);
   for (size_t i : copied) {
     onnx::TensorDef own;
@@ -284,11 +284,11 @@ TrainingGraph make_training_graph(const Model& model, const Selection& selection
   const std::set<std::string> statistics = running_statistics(graph);
   std::set<std::string> fed;
   for (ValueId input : graph.inputs) fed.insert(graph.value(input).name);
-  if (selection.held) hold(graph, *selection.held);  // after `fed` is complete, as held inputs still count as the caller's
+  if (selection.held) hold(graph, *selection.held);  // after filling `fed`, since hold() removes inputs that `fed` must contain
   for (const onnx::TensorDef& initializer : model.impl().def.graph.initializers) {
     const ValueId id = graph.find_value(initializer.name);
     if (id == kNoValue || !graph.value(id).is_constant() || initializer.dtype != DType::float32) continue;
-    if (selection.held && !training) continue;  // all other initializers stay constants
+    if (selection.held && !training) continue;  // initializers that are not held stay constants
     const bool state = statistics.contains(initializer.name);
     const bool by_default = selection.lora.rank == 0 && initializer.shape.rank() > 0;
     if (is_setting(graph, id)) {
@@ -330,16 +330,16 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   Outputs outputs;
   for (ValueId value : kept) outputs.emplace_back(graph.value(value).name, value);
   for (const TrainingGraph::State& state : training.states) outputs.emplace_back(state.name, state.updated);
-  // Copied, as set_outputs() drops unused inputs, which still need a gradient (zeros, or none).
+  // Copies the inputs, because set_outputs() drops unused ones, for which callers may still request a gradient.
   const std::vector<ValueId> inputs = graph.inputs;
   set_outputs(graph, outputs);
   training.read = graph.inputs;
   passes::PipelineOptions pipeline = pipeline_options(options);
   pipeline.before_autodiff = true;
-  // With reduced precision, attention is not fused: the fused operator's backward pass exists in float32 only, and two products of lower
-  // precision are faster.
+  // With reduced precision, attention is not fused: the fused operator's backward pass exists in float32 only, and separate products of
+  // lower precision are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
-  keep_nodes(training, options);  // keeps the names of the loss's nodes, too
+  keep_nodes(training, options);  // records the names of the loss's nodes
   run_pipeline(graph, pipeline);
   keep_nodes(training, options);
   graph.inputs = inputs;
@@ -379,7 +379,7 @@ std::vector<ValueId> add_backward(TrainingGraph& training, const Model& model, s
   });
   for (size_t i = 0; i < more.size(); ++i) {
     const ValueId gradient = grads[xs.size() - more.size() + i];
-    // If the outputs do not depend on the input, or only through operators such as Sign, no node computes the gradient: it is zero.
+    // If the outputs do not depend on the value, or only through operators such as Sign, no node computes its gradient, which is zero.
     kept.push_back(gradient != kNoValue || !with_zeros ? gradient : zeros_like(graph, more[i]));
   }
   return kept;

@@ -40,10 +40,10 @@ void add_names_read(const onnx::GraphDef& graph, Names& names) {
   for (const onnx::ValueInfoDef& output : graph.outputs) names.insert(output.name);
 }
 
-/// The nodes that read a weight, by index. An Identity counts too, as exporters insert one for each copy of a merged weight.
+/// Indices of the nodes that read a weight. Identity nodes count too, because exporters insert one for each copy of a merged weight.
 struct Readers {
   std::vector<size_t> nodes;
-  bool is_captured = false;  // a body reads the weight too; it keeps the original initializer
+  bool is_captured = false;  // a subgraph (such as a branch of If) reads the weight, too
 
   size_t size() const { return nodes.size() + (is_captured ? 1 : 0); }
 };
@@ -69,7 +69,7 @@ std::string label_of(const onnx::NodeDef& node) {
   return node.name;
 }
 
-/// Gives every node except the first a separate initializer.
+/// Gives each reader of a shared weight, except for the first, a copy of the initializer.
 class Separation {
  public:
   explicit Separation(onnx::GraphDef& graph) : graph_(graph) {
@@ -98,7 +98,7 @@ class Separation {
     }
   }
 
-  /// Removes the Identities that initializers have replaced, and adds the new initializers.
+  /// Removes the Identity nodes whose outputs have become initializers, and adds the new initializers.
   void finish() {
     for (auto at = replaced_.rbegin(); at != replaced_.rend(); ++at)
       graph_.nodes.erase(graph_.nodes.begin() + static_cast<std::ptrdiff_t>(*at));
@@ -145,7 +145,7 @@ Model untied(const Model& model, const std::vector<std::string>& patterns) {
   Separation separation(def.graph);
   for (const std::string& name : chosen) separation.separate(name, readers.at(name));
   separation.finish();
-  def.ir_version = std::max<int64_t>(def.ir_version, 4);  // before version 4, initializers had to be inputs as well
+  def.ir_version = std::max<int64_t>(def.ir_version, 4);  // before IR version 4, each initializer also had to be a graph input
   return make_model(std::move(def), model.impl().path);
 }
 

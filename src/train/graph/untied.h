@@ -8,7 +8,8 @@
 
 namespace treadle::train {
 
-/// Warns of trained parameters that several nodes read and whose elements are all equal: an exporter may have merged separate parameters.
+/// Warns of trained parameters that several nodes read and whose elements all have one value, such as biases of zeros: an exporter may
+/// have merged separate parameters.
 void warn_of_merged(const Model& model, const std::vector<std::string>& trained, const SessionOptions& session);
 
 }  // namespace treadle::train

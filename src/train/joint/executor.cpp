@@ -1,4 +1,4 @@
-// Executors: named values bound to a model, with forward and backward passes.
+// Executors run forward and backward passes of a model on tensors that are bound to its inputs and parameters by name.
 #include "treadle/executor.h"
 
 #include <fmt/format.h>
@@ -32,8 +32,8 @@ Feeds Executor::Impl::evaluation_feeds() const {
   return feeds;
 }
 
-// The module reads the bound values in place. They are passed again only if another executor has used the module since, or if another value
-// was bound.
+// Makes the module read the bound values in place. They are handed to the module again only if another executor has used it since then, or
+// if a value has been bound since then.
 Feeds Executor::Impl::hold_for_evaluation(JointModule& module) {
   Feeds fed;
   for (const std::string& name : module.input_names()) fed.emplace(name, arguments.at(name));
@@ -237,7 +237,7 @@ void Executor::set_state(const std::string& name, Tensor value) {
 }
 
 void Executor::copy_from(const NamedTensors& values, ExtraNames extra) {
-  // Pairs of destination and source. They are copied after all have been checked, so that an error changes nothing.
+  // Pairs of destination and source. All pairs are checked before any is copied, so that an error changes nothing.
   std::vector<std::pair<Tensor, Tensor>> copies;
   for (const auto& [name, value] : values) {
     const auto argument = impl_->arguments.find(name);

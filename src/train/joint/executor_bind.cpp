@@ -1,4 +1,4 @@
-// Binds values to executors: values from the caller, values of given shapes, values of another executor, and values of other shapes later.
+// Binds tensors to executors: the caller's tensors, new tensors of given shapes, or another executor's tensors. Also reshapes executors.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -52,7 +52,7 @@ Tensor front_of(const Tensor& tensor, const Shape& shape) {
   return Tensor(tensor.dtype(), shape, tensor.storage(), static_cast<size_t>(tensor.raw() - tensor.storage()->data()));
 }
 
-// Returns the shapes of inputs that follow from the given ones because they share symbols. Omits inputs whose shape stays unknown.
+// Returns the given shapes, and those of other inputs that follow from them by shared symbols. Omits inputs whose shape stays unknown.
 std::map<std::string, Shape> determined_shapes(const std::vector<ValueInfo>& inputs, const std::map<std::string, Shape>& given) {
   std::map<std::string, int64_t> extents;
   for (const ValueInfo& info : inputs) {
@@ -102,7 +102,7 @@ std::string_view storage_name(const Datum& value) {
   return sparse.dense_shape.rank() > 1 && sparse.values.shape().rank() == sparse.dense_shape.rank() ? "row_sparse" : "coo";
 }
 
-// Returns zeros in the buffer's tensor of that name, if it is large enough; otherwise the buffer gets a new tensor.
+// Returns zeros in the memory of `buffer`'s tensor of that name. If that tensor is missing or too small, replaces it by a new one.
 Tensor from_buffer(NamedTensors* buffer, const std::string& name, DType dtype, const Shape& shape) {
   if (!buffer) return zeros(dtype, shape);
   const auto found = buffer->find(name);
@@ -145,7 +145,7 @@ void Executor::Impl::request_gradients(const BindOptions& options) {
   }
 }
 
-// Finds the parameters and states that the new executor shares with options.shared.
+// Finds the parameters and states that the new executor shares with the existing executor options.shared.
 void Executor::Impl::take_shared(const BindOptions& options, Feeds& shared_arguments, NamedTensors& shared_states) const {
   if (!options.shared) {
     if (options.shared_names) refuse_bind("shared_names needs the executor that has them");

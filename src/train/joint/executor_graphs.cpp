@@ -37,8 +37,8 @@ struct ExecutorGraphs::Impl {
     for (const ValueInfo& info : model.outputs()) output_names.push_back(info.name);
   }
 
-  // Finds the parameters and states that a joint module would train. There are none if the model has no trainable initializer, an output
-  // has no gradient, or an operator has no gradient rule; JointModule reports the reason if a training pass is requested.
+  // Finds the parameters and states that a JointModule would train. Finds none if the model has no trainable initializer, an output has no
+  // gradient, or an operator has no gradient rule. JointModule reports this reason later, if a training pass is requested.
   void find_trained() {
     try {
       const Model own = with_own_initializers(model);
@@ -47,7 +47,7 @@ struct ExecutorGraphs::Impl {
       const std::vector<ValueId> ys = made.graph->outputs;
       for (ValueId y : ys)
         if (made.graph->type(y).dtype != DType::float32) return;
-      add_backward(made, own, ys, ys);  // only the types of the output gradients matter here, so the outputs themselves are used
+      add_backward(made, own, ys, ys);  // here, `ys` also serve as output gradients, of which only the types matter
       parameters = copy_initializers(own, made.parameters);
       std::vector<std::string> names;
       for (const TrainingGraph::State& state : made.states) names.push_back(state.name);
@@ -67,16 +67,16 @@ struct ExecutorGraphs::Impl {
       try {
         reader.emplace(model, made);
         return;
-      } catch (const Error&) {  // ignored: if the model is at fault, making the session reports the error
+      } catch (const Error&) {  // ignored: an error of the model is reported when the session is made below
       }
     }
     session = make_session ? make_session() : std::make_shared<Session>(model, options.value_or(SessionOptions()));
   }
 
-  // Removes storage types from inputs that have a gradient, because these must be dense. Other inputs keep their storage types.
+  // Returns the session options for a training module. Inputs that have a gradient lose their sparse storage types, as they must be dense.
   SessionOptions training_options(const std::vector<std::string>& differentiated) const {
     SessionOptions made = options.value_or(SessionOptions());
-    // Each module gets another prefix, so that it writes a file of its own.
+    // Each module gets its own prefix, so that it writes a separate profile file.
     made.profile_file_prefix += fmt::format("training{}_", training.size());
     const auto given = made.config.find(kStorage);
     if (given == made.config.end()) return made;
@@ -102,7 +102,7 @@ struct ExecutorGraphs::Impl {
         made.inputs.push_back(info.name);
     for (const auto& [name, request] : requests) {
       const bool by_rows = std::find(row_gradients.begin(), row_gradients.end(), name) != row_gradients.end();
-      // A gradient by rows is a new tensor in every pass, so a request to add to existing memory does not apply to it.
+      // A gradient that has only some rows is a new tensor in every pass. Requests to write or add to existing memory do not apply to it.
       if (request == GradientRequest::null ? !parameters.contains(name) : by_rows) continue;
       made.gradient_requests.emplace(name, request);
     }
@@ -118,7 +118,7 @@ struct ExecutorGraphs::Impl {
   std::vector<std::string> row_gradients, output_names;
   std::vector<ValueInfo> inputs;
   NamedTensors parameters, states;
-  std::optional<JointModule> reader;  // evaluates the model in place; empty: `session` does
+  std::optional<JointModule> reader;  // evaluates the model on bound values in place; empty: `session` evaluates it
   const void* executor = nullptr;     // executor whose values were last passed to `reader`
   std::shared_ptr<Session> session;
   std::map<GradientRequests, JointModule> training;
@@ -151,7 +151,7 @@ ExecutorGraphs ExecutorGraphs::for_model(const Model& other) const {
 
 const void*& ExecutorGraphs::reader() const { return impl_->executor; }
 
-// Parameters and states are not reported to the monitor, because only some kinds of passes feed them.
+// Does not report parameters and states as inputs to the monitor, because only some kinds of passes feed them.
 void ExecutorGraphs::set_monitor(const Monitor& given) const {
   Monitor monitor = given;
   if (given.callback)

@@ -13,25 +13,25 @@ namespace treadle::train {
 struct Executor::Impl {
   explicit Impl(ExecutorGraphs of) : graphs(std::move(of)) {}
 
-  /// Checks a value. @throws Error(invalid_argument) if it cannot be bound to this name.
+  /// Checks a value. @throws Error(invalid_argument) if the value cannot be bound to this name.
   void check_argument(const std::string& name, const Datum& value) const;
   void check_gradient(const std::string& name, const Datum& gradient) const;
   void check_state(const std::string& name, const Tensor& state) const;
-  /// Determines the gradient request of each argument and allocates memory for the gradients.
+  /// Determines for each argument whether its gradient is ignored, written or added, and allocates memory for the gradients.
   void request_gradients(const BindOptions& options);
   void take_shared(const BindOptions& options, Feeds& arguments, NamedTensors& states) const;
 
   Feeds evaluation_feeds() const;
-  /// Makes the module read the arguments and states as they are now.
-  /// @return the values that it is fed
+  /// Makes the module read the currently bound arguments and states in place.
+  /// @return the other arguments, which must be fed to the module
   Feeds hold_for_evaluation(JointModule& module);
   JointModule::Run begin_training(const RunOptions* options);
   void end_training(JointModule::Run run);
   void begin_steps(ForwardMode mode, const RunOptions* options);
-  /// Stores a pass's outputs. An output that shares memory with a bound value is copied.
+  /// Stores the outputs of a pass. Copies an output that shares memory with a bound value.
   void take_outputs(std::vector<Datum> outputs);
 
-  /// The state of partial_forward(). One of two kinds of runs is in progress.
+  /// The state of partial_forward(): the run that is in progress, which belongs either to a JointModule or to a session.
   struct Stepping {
     size_t steps_left() const;
 
@@ -46,9 +46,9 @@ struct Executor::Impl {
   Feeds arguments, gradients;
   NamedTensors states;
   GradientRequests requests;
-  bool is_bound_anew = true;  // a value that evaluation reads has been bound since evaluation last ran
+  bool is_bound_anew = true;  // a value has been bound since the last evaluation, which must see it
   std::vector<Datum> outputs;
-  std::optional<JointModule::Run> run;  // the forward pass, waiting for the output gradients
+  std::optional<JointModule::Run> run;  // the forward pass whose backward pass is still to come
   Stepping stepping;
 };
 

@@ -8,7 +8,7 @@
 namespace treadle::train {
 namespace {
 
-// Follows views to the value whose memory this one shares.
+// Returns the value in whose memory a chain of views ends; the value itself if it is no view.
 ValueId viewed(const Graph& graph, ValueId id) {
   while (graph.value(id).producer != kNoNode) {
     const Node& node = graph.node(graph.value(id).producer);

@@ -1,4 +1,4 @@
-// Answers questions that a joint module asks about its graph and its program.
+// Analyses of a JointModule's graph and of the program compiled from it.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace treadle::train {
 
-/// Returns, for each value that the Yield returns, true if its memory is read later in the run. The caller then gets a copy, because it may
-/// overwrite the memory.
+/// For each value that Yield (the node between forward and backward pass) returns, tells whether the run reads its memory later. If so, the
+/// caller must get a copy, since callers may overwrite what they get.
 std::vector<bool> read_behind_yield(const Graph& graph);
 
 /// Returns true if the graph contains random operators.
 bool draws_numbers(const Graph& graph);
 
-/// Returns the last instruction that writes to the memory of any of the results; kNoInstruction if none does.
+/// Returns the last instruction that writes to the memory of any of the outputs `results` (indices); kNoInstruction if none does.
 exec::InstructionId made_by(const exec::Program& program, std::span<const int> results);
 
 }  // namespace treadle::train

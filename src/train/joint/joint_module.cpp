@@ -1,4 +1,4 @@
-// JointModule: a graph of forward and backward pass, with a Yield between them.
+// JointModule: one graph of the forward and the backward pass. Between them, the node Yield returns outputs and takes their gradients.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -29,7 +29,7 @@ namespace {
 constexpr std::pair<std::string_view, GradientRequest> kRequests[] = {
     {"null", GradientRequest::null}, {"write", GradientRequest::write}, {"add", GradientRequest::add}};
 
-// Returns the name of the input whose memory the gradient is added to.
+// Returns the name of the graph input whose memory accumulates the gradient.
 std::string sum_name(const std::string& gradient) { return "treadle.sum/" + gradient; }
 
 }  // namespace
@@ -82,7 +82,7 @@ void JointModule::Impl::make(const JointOptions& given) {
     if (const ValueId id = made.graph->find_value(name); !made.graph->value(id).uses.empty() || made.graph->is_output(id))
       places_of_held.emplace(name, held->add(name, tensor));
   joint_options.held.clear();
-  // Records which parameters have a gradient, so that the graph has the same gradients when it is made again.
+  // Records which parameters have a gradient, so that a graph that is later rebuilt for a monitor has the same gradients.
   if (!forward_only && !made.parameters.empty()) joint_options.parameters = made.parameters;
   held->watch(true);
   auto again = [this] { return make_joint(/*simplified=*/false).training.graph; };
@@ -142,7 +142,7 @@ std::vector<ValueId> JointModule::Impl::find_outputs(Joint& joint) const {
   return found;
 }
 
-// Adds the Yield, the backward pass after it, and the requested gradients as outputs.
+// Adds the Yield node, the backward pass after it, and the requested gradients as outputs of the graph.
 void JointModule::Impl::add_gradients(Joint& joint, std::vector<ValueId> ys, bool simplified) const {
   Graph& graph = *joint.training.graph;
   if (simplified) simplify_forward(joint.training, ys, Runtime::options);
@@ -221,7 +221,7 @@ void JointModule::Impl::bind_gradients(const NamedTensors& given, Feeds& feeds, 
   }
 }
 
-// The graph's last outputs are running statistics. Allocates those that the caller does not feed.
+// Allocates the running statistics that the caller does not feed. They are the graph's last outputs.
 void JointModule::Impl::keep_states(const TrainingGraph& made) {
   const std::vector<std::string>& fed = joint_options.states;
   std::vector<std::string> own;
@@ -266,7 +266,7 @@ std::vector<StateUpdate> JointModule::Impl::updates(const Executable& executable
   return made;
 }
 
-/// Returns the tensor that the module uses under this name at the moment: memory that its caller has supplied, a parameter or a state.
+/// Returns the tensor that the module currently uses for this name: the caller's tensor, a parameter or a state.
 /// @throws Error(not_found)
 Tensor JointModule::Impl::held_now(const std::string& name) const {
   if (const auto found = places_of_held.find(name); found != places_of_held.end()) return held->at(found->second).tensor;
@@ -351,7 +351,7 @@ const std::vector<std::string>& JointModule::input_names() const { return impl_-
 const std::vector<std::string>& JointModule::gradient_names() const { return impl_->gradient_names; }
 std::vector<std::vector<size_t>> JointModule::gradient_groups(size_t group_bytes) const {
   const exec::Program& program = impl_->runner->program();
-  std::vector<std::pair<exec::InstructionId, size_t>> order;  // instruction that completes the gradient, and the gradient's index
+  std::vector<std::pair<exec::InstructionId, size_t>> order;  // the instruction that completes a gradient, and the gradient's index
   for (size_t g = 0; g < impl_->result_of.size(); ++g)
     order.emplace_back(impl_->result_of[g] < 0 ? exec::kNoInstruction : made_by(program, std::span(&impl_->result_of[g], 1)), g);
   std::sort(order.begin(), order.end());

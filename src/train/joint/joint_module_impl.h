@@ -36,7 +36,7 @@ struct JointModule::Impl : Runtime {
   profile::ProfilePlan profile_plan(const Profiling& of) const override;
   CacheStatistics cache_statistics() const override;
 
-  /// The graph with its outputs: results first, then running statistics.
+  /// The graph with its outputs. The running statistics come last.
   struct Joint {
     TrainingGraph training;
     Outputs outputs;
@@ -45,7 +45,7 @@ struct JointModule::Impl : Runtime {
     std::vector<int> result_of;  // for each gradient, its index among the results; -1: there is none
     std::vector<int> rows_of;    // for each gradient, the result that holds the indices of its rows; -1: it is dense
   };
-  /// @param simplified  false: keep every value of the model
+  /// Builds the graph. @param simplified  false: keep every value of the model, for monitors
   Joint make_joint(bool simplified) const;
   void make(const JointOptions& given);
   std::vector<ValueId> find_outputs(Joint& joint) const;
@@ -55,30 +55,30 @@ struct JointModule::Impl : Runtime {
   void keep_states(const TrainingGraph& made);
   void find_states();
   Tensor held_now(const std::string& name) const;
-  /// Called for a feed that is not an input of the graph.
-  /// @throws Error(invalid_argument) unless the model has an input of this name
+  /// Checks a feed whose name is not an input of the graph.
+  /// @throws Error(invalid_argument) unless the model has an input of this name, which the graph does not need
   void check_unread(const std::string& name) const;
-  /// Returns, for each of `kept_states`, true if the new value can be written only after the backward pass. That is so if the new value is
-  /// computed, or the old one read, after the Yield.
+  /// Returns, for each of `kept_states`, true if its new value can be written only after the backward pass, because a node after the Yield
+  /// computes the new value or reads the old one.
   std::vector<bool> find_late(const Executable& executable) const;
   /// Returns the running statistics that a run updates. @param inputs  all inputs of the run
   std::vector<StateUpdate> updates(const Executable& executable, std::span<const Datum> inputs) const;
-  /// Binds the memory of the gradients: adds it to `bound`, and also to `feeds` for gradients that accumulate into existing values.
+  /// Binds caller memory for gradients: adds it to `bound`, and also to `feeds` for gradients that are added to its old contents.
   void bind_gradients(const NamedTensors& memory, Feeds& feeds, std::vector<Datum>& bound) const;
 
   void refuse_fed_states() const;
   /// @param inputs  all inputs of the run.
-  /// @param bound   memory for results; undefined: none
+  /// @param bound   for each result, memory of the caller; undefined: it has none
   static std::unique_ptr<Run::Impl> begin_run(const std::shared_ptr<Impl>& self, std::vector<Datum> inputs, std::span<const Datum> bound,
                                               const Feeding& feeding);
 
   struct KeptState {
-    size_t feed, result;  // index among all inputs, and among all outputs of the graph
-    bool is_fed;          // true: the caller feeds the statistic, in its own memory
+    size_t feed, result;  // index among the graph's inputs, and among its outputs
+    bool is_fed;          // true: the statistic is in memory of the caller, who feeds it
   };
 
   Model model;
-  JointOptions joint_options;  // `held` is empty once its tensors have been moved to the member `held`
+  JointOptions joint_options;  // its own `held` is empty after make() has moved the tensors to Impl::held
   const bool forward_only;
   bool is_random = false;
   std::vector<std::string> output_names, gradient_names;
@@ -87,7 +87,7 @@ struct JointModule::Impl : Runtime {
   std::map<std::string, size_t> places_of_held;
   std::vector<KeptState> kept_states;   // running statistics that the module updates
   std::vector<bool> late;               // result of find_late() for the runner's executable
-  std::vector<int> result_of, rows_of;  // for each gradient: index of a result, or -1; see Joint
+  std::vector<int> result_of, rows_of;  // for each gradient: index of a result, or -1, as in Joint
   std::vector<bool> copied;             // for each output, true if the caller gets a copy
   size_t num_differentiable = 0, num_results = 0;
   std::unique_ptr<Runner> runner;
@@ -104,9 +104,9 @@ struct JointModule::Run::Impl {
   std::vector<StateUpdate> updates;
   std::vector<Tensor> outputs;
   bool has_outputs = false;
-  std::vector<const Storage*> callers;  // memory of the caller: feeds, tensors handed in, and outputs; sorted before the backward pass
+  std::vector<const Storage*> callers;           // memory that the caller can access: feeds, output gradients and outputs; sorted
   bool is_backward = false, has_memory = false;  // has_memory: the caller supplied memory for all requested gradients
-  std::vector<bool> given;                       // for each gradient: whether it has been returned
+  std::vector<bool> given;                       // for each gradient: true if it has been returned
   std::vector<Tensor> rows;                      // for each returned gradient: indices of its rows in the parameter; undefined: it is dense
   std::set<const Storage*> gradients;            // memory of the returned gradients
 };

@@ -18,7 +18,7 @@ struct OptionMembers<train::JointOptions> {
 namespace train {
 
 const OptionTable<JointOptions>& joint_option_table();
-/// Returns the table in Markdown, for docs/options.md.
+/// Returns the table of options in Markdown, for docs/options.md.
 std::string joint_options_markdown();
 
 }  // namespace train

@@ -100,10 +100,10 @@ std::vector<Tensor> JointModule::Run::advance_backward(std::span<const size_t> g
     for (int result : {module.result_of[gradient], module.rows_of[gradient]})
       if (result >= 0) results.push_back(result);
   }
-  std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // stays null if an error occurs
+  std::shared_ptr<StoppableRun> run = std::move(impl_->run);  // impl_->run stays null if an error occurs
   if (const exec::InstructionId last = made_by(*run->executable().program, results); last != exec::kNoInstruction)
     if (const size_t steps = run->run().steps_through(last); steps > 0) run->advance(steps);
-  // A gradient may share memory with a feed or another gradient. It is then copied, because the caller may overwrite each result.
+  // A gradient that shares memory with a feed or another gradient is copied, because the caller may overwrite each result.
   std::vector<Tensor> made;
   for (size_t gradient : gradients) {
     made.emplace_back();

@@ -56,7 +56,7 @@ Tensor to_dense(const SparseTensor& sparse) {
       }
       put(place, k, 1);
     }
-  } else {  // the indices are linear (COO), or select whole rows
+  } else {  // one index per entry: its position in the flattened tensor, or a whole row
     const bool has_rows = values.shape().rank() == shape.rank() && shape.rank() > 1;
     const int64_t extent = has_rows ? shape[0] : dense.num_elements();
     for (size_t k = 0; k < at.size(); ++k) {

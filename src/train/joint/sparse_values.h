@@ -7,12 +7,12 @@
 
 namespace treadle::train {
 
-/// Return the shape and dtype of a dense or sparse tensor. For a sparse one: the shape of its dense form, and the dtype of the stored
-/// elements.
+/// Return the shape and dtype of a dense or sparse tensor. For a sparse tensor, these are the shape of its dense form and the dtype of its
+/// stored elements.
 const Shape& dense_shape(const Datum& value);
 DType element_type(const Datum& value);
 
-/// Converts a sparse tensor to a dense one. @throws Error(invalid_argument) for an index outside of the shape.
+/// Converts a sparse tensor to a dense one. @throws Error(invalid_argument) for an index outside of the dense shape.
 Tensor to_dense(const SparseTensor& sparse);
 /// Returns a sparse tensor without stored elements. @param storage  "csr" (rank 2 only), "coo" or "row_sparse"
 SparseTensor empty_sparse(std::string_view storage, DType dtype, const Shape& shape);

@@ -1,4 +1,4 @@
-// Refuses trainer options that are valid by themselves but have no effect or contradict each other.
+// Refuses trainer options that are valid by themselves, but have no effect or contradict each other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using O = TrainerOptions;
 
-// A setting: one option, by its name in the table, or a named combination of several options.
+// A condition on the options: either that the option `name` of the table is given, or any other condition that `is_given` tests.
 struct Setting {
   constexpr Setting(const char* option) : name(option) {}
   constexpr Setting(const char* own_name, bool (*is_given_there)(const O&)) : name(own_name), is_given(is_given_there) {}
@@ -78,7 +78,7 @@ constexpr SettingPair kNeeds[] = {
     {kLossGraph, kLossModel, "or the path of an ONNX file in its place"},
 };
 
-// Says which optimizers or schedules use an option. Losses name the options that they use in their rows.
+// Says which optimizers (or schedules) use an option, as a bit mask. For losses, LossRow::options says this.
 struct Use {
   std::string_view option;
   uint32_t kinds;
@@ -90,7 +90,7 @@ constexpr uint32_t of(Kinds... kinds) {
 
 constexpr Use kOfOptimizers[] = {
     {"nesterov", of(Optimizer::sgd)},
-    {"lazy_updates", ~of(Optimizer::lamb)},  // LAMB's step depends on all elements of a parameter
+    {"lazy_updates", ~of(Optimizer::lamb)},  // all except LAMB, whose step depends on all elements of a parameter
     {"fused_update", ~of(Optimizer::lamb)},
 };
 
@@ -101,7 +101,7 @@ constexpr Use kOfSchedules[] = {
     {"step_size", of(Kind::step)},
     {"gamma", of(Kind::step)},
     {"final_factor", of(Kind::cosine, Kind::linear)},
-    {"warmup_steps", ~of(Kind::one_cycle)},  // one_cycle includes a warm-up
+    {"warmup_steps", ~of(Kind::one_cycle)},  // all except one_cycle, which includes a warm-up
 };
 
 [[noreturn]] void refuse_options(const std::string& what) { throw Error(ErrorCode::invalid_argument, what); }

@@ -20,10 +20,10 @@ using O = TrainerOptions;
 using Rows = std::vector<Option<O>>;
 
 constexpr double kMostNumber = 1e30, kMostLoraRank = 1 << 16;
-constexpr double kLeastScale = 1e-37, kMostScale = 1e37;  // both the scale and its inverse must be float32 numbers
+constexpr double kLeastScale = 1e-37, kMostScale = 1e37;  // bounds for which the scale and its inverse are float32 numbers
 constexpr std::string_view kPatterns = "names or patterns (* and ?), separated by \",\"";
 
-// Gives access to a member, or to a member of a nested struct: part<&O::schedule, &Schedule::gamma>().
+// Returns an accessor for a member of the options, also for one of a nested struct, as in part<&O::schedule, &Schedule::gamma>().
 template <auto... Path>
 constexpr auto part() {
   using T = std::remove_reference_t<decltype((std::declval<O&>().*....*Path))>;
@@ -32,7 +32,7 @@ constexpr auto part() {
 
 std::string no_text(const O&) { return {}; }
 
-// Describes the session option of that name for a trainer, with the same range.
+// Describes a trainer option that has the name and range of a session option, but its own text.
 OptionInfo of_session(std::string_view name, OptionText text) {
   for (const Option<SessionOptions>& row : session_option_table().rows())
     if (row.name == name) return {.name = row.name, .text = text, .least = row.least, .most = row.most, .also = row.also};

@@ -1,4 +1,4 @@
-// Tables of the options of trainers, from which set_option(), the command line, Python and docs/options.md are derived.
+// Tables of the trainers' options. set_option(), the command line, Python and docs/options.md are derived from them.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace treadle {
 
-// Trainer options may be members of nested structs.
+// The types of members that can be options of each struct. Trainer options may also be members of nested structs (Part).
 template <>
 struct OptionMembers<train::TrainerOptions> {
   template <typename T>
@@ -33,30 +33,30 @@ struct OptionMembers<train::Initialization> {
 namespace train {
 
 const OptionTable<TrainerOptions>& trainer_option_table();
-/// Returns the rows of the options that determine what steps compute, once their graphs are chosen. Checkpoints and artifacts contain these
-/// options.
+/// Returns the rows of those options that still affect what steps compute after their graphs have been built. Checkpoints and artifacts
+/// contain these options.
 std::span<const Option<TrainerOptions>> step_options();
-/// The options of one entry of `groups`, and of one entry of `initialization`.
+/// The options that one entry of TrainerOptions::groups has, and those that one entry of TrainerOptions::initialization has.
 const OptionTable<ParameterGroup>& group_table();
 const OptionTable<Initialization>& initialization_table();
 
 inline constexpr const char* kGroupForm = "PATTERN,PATTERN;rate_factor=F;weight_decay=W";
 inline constexpr const char* kInitializeForm = "PATTERN,PATTERN;initializer=NAME;scale=F";
 
-// These functions set options whose text needs parsing. @throws Error if the text is invalid
+// These functions parse a text and set the option that it describes. @throws Error if the text is invalid
 void set_loss(TrainerOptions& options, const std::string& name_or_path);
 void add_group(TrainerOptions& options, const std::string& text);
 void add_initialization(TrainerOptions& options, const std::string& text);
 
-/// Checks all options. @throws Error(invalid_argument) for a number outside of its range, an option that has no effect with the others, or
-/// a combination that is not supported.
+/// Checks all options. @throws Error(invalid_argument) for a number outside of its range, an option that has no effect together with the
+/// others, or a combination that is not supported.
 void check_options(const TrainerOptions& options);
 
-/// Returns the settings that determine the result of a step besides model, data and learning rate: loss, optimizer and its hyperparameters,
-/// schedule, clipping and groups. By name, with defaults filled in.
+/// Returns, by name and with defaults filled in, the settings that affect the result of a step in addition to model, data and learning
+/// rate: loss, optimizer and its hyperparameters, schedule, clipping and groups.
 std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOptions& options);
 
-/// Returns the table in Markdown, for docs/options.md.
+/// Returns the table of trainer options in Markdown, for docs/options.md.
 std::string trainer_options_markdown();
 
 }  // namespace train

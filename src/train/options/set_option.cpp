@@ -1,4 +1,4 @@
-// Sets options of trainers from texts. The training-only library replaces this file by a stub, because it reads the options from artifacts.
+// Sets options of trainers from texts. The reduced training library has a stub instead of this file, because artifacts fix its options.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace treadle::train {
 namespace {
 
-// Parses PATTERN,PATTERN;NAME=VALUE;..., where the settings after the patterns are separated by ";".
+// Parses a text of the form PATTERN,PATTERN;NAME=VALUE;NAME=VALUE: names of parameters, and settings for these.
 template <typename P>
 P parse_patterns(const OptionTable<P>& table, const std::string& value, const char* form) {
   P made;

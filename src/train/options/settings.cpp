@@ -1,4 +1,4 @@
-// Returns the settings of a trainer that checkpoints and artifacts contain.
+// Lists a trainer's settings, which checkpoints and artifacts contain.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -46,7 +46,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainerOption
   if (o.lora.rank > 0)
     add("lora", fmt::format("rank {} alpha {} dropout {} targets [{}]", o.lora.rank, factor_of(o.lora) * static_cast<double>(o.lora.rank),
                             o.lora.dropout, fmt::join(o.lora.targets, ", ")));
-  // Adds every other option that is set, under its own name.
+  // Adds every other option that is not at its default, under its own name.
   const O defaults;
   constexpr std::string_view kNotByName[] = {"learning_rate", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"};
   for (const Option<O>& row : step_options()) {

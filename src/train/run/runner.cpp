@@ -47,7 +47,7 @@ std::shared_ptr<Executable> Runner::lower(std::unique_ptr<Graph> graph, bool obs
   options.variables = variables_;
   options.forward_outputs = options_.forward;
   options.early_updates = options_.early_updates;
-  // Only graphs with a backward pass keep values for that pass.
+  // These options concern forward values that are kept for the backward pass; other graphs keep none.
   if (!options_.forward) options.arena_share = 1, options.recompute_fraction = 0;
   return runtime_.make_executable(std::move(graph), options);
 }
@@ -59,7 +59,7 @@ std::shared_ptr<const Executable> Runner::executable(const std::shared_ptr<const
   const Runtime::MakingFurther scope(runtime_, "a monitor");
   std::unique_ptr<Graph> graph = make_unsimplified_();
   const size_t num_fetched = graph->outputs.size();
-  std::vector<std::string> names;  // names of the output values, which may differ from graph->output_names
+  std::vector<std::string> names;  // the output values' own names; graph->output_names may differ
   for (ValueId output : graph->outputs) names.push_back(graph->value(output).name);
   for (NodeId id : graph->order())
     for (ValueId output : graph->node(id).outputs) {

@@ -12,23 +12,23 @@
 
 namespace treadle::train {
 
-/// The values that a step writes are fed to the next step directly from the device, and are copied to the host when they are read. A step
-/// makes them in separate memory, so that a failed or abandoned step leaves the old values intact.
+/// Values that a step writes stay on the device, where the next step reads them. They are copied to the host only when the host reads them.
+/// A step writes new values to separate memory, so that a failed or abandoned step leaves the old values intact.
 class StayingValues {
  public:
-  /// @param bound  for each output of the step: host memory of the value that it updates; undefined: it updates none.
+  /// @param bound  for each output of the step, the host memory of the value that the output updates; undefined: it updates none.
   StayingValues(const Executable& step, std::span<const Datum> bound);
 
-  /// Must be called when a step begins: replaces host values in the feeds by those on devices. @param feeds  one per input of the step.
+  /// Must be called when a step begins: replaces feeds in host memory by newer values on devices. @param feeds  one per input of the step.
   /// @return for each output, whether it may stay on the device.
   std::vector<exec::OutputMemory> begin(std::span<Datum> feeds);
-  /// Must be called when a step has succeeded: stores its outputs.
+  /// Must be called when a step has succeeded: keeps its outputs for the next step.
   void take(std::span<const Datum> outputs);
 
-  /// Copies all values to the host if the devices have newer ones. Thread-safe.
+  /// Copies all values to the host, if the devices have newer values than the host. Thread-safe.
   void bring_to_host();
-  /// Like bring_to_host(), but also discards the device's values: the next step reads the host's values, which the caller is about to
-  /// change.
+  /// Like bring_to_host(), but also discards the values on the devices. The caller is about to change the host's values, and the next step
+  /// must read those.
   void leave();
 
  private:

@@ -65,9 +65,9 @@ std::vector<Datum> StepValues::write(const Runner& step, const std::function<std
     staying_->take(outputs);
     half_updated_ = false;
     return outputs;
-  } catch (const OutOfMemory&) {  // handled below, where no exception keeps memory in use
+  } catch (const OutOfMemory&) {  // handled below, after the exception has released its memory
   }
-  staying_->leave();  // the device has no memory for values that stay
+  staying_->leave();  // the device lacks the memory for keeping values there
   staying_.reset();
   return on_host(arrange());
 }

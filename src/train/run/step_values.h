@@ -21,59 +21,59 @@ namespace treadle::train {
 
 class StepValues : public TrainedValues {
  public:
-  NamedTensors optimizer_state;  ///< by the names of state_name(); with the sums of gradients, if steps accumulate
+  NamedTensors optimizer_state;  ///< named by state_name(); includes accumulated gradients, if steps accumulate
 
-  /// Creates the optimizer's state of the parameters: zeros, except for averages, which begin as copies.
-  /// @param ranks  null, or determines which parameters this rank updates
+  /// Creates the optimizer's state of the parameters: zeros, except for moving averages, which begin as copies of the parameters.
+  /// @param ranks  determines which parameters this rank updates; null: it updates all
   void make_optimizer_state(const TrainerOptions& options, const std::vector<std::string>& trained, const DataParallel* ranks);
-  /// Returns true for the name of a sum of accumulated gradients.
+  /// Returns true if `state` is the name of a sum of accumulated gradients.
   bool is_sum(const std::string& state) const;
-  /// Adds the name, class and size of each value to a memory profile.
+  /// Adds the name, memory class and size of each value to a memory profile.
   void add_held(std::vector<MemoryHolding>& held) const;
 
-  // Functions for steps. Each step overwrites the values in place.
+  // Functions for training steps. Each step overwrites the values in place.
 
-  /// Returns the tensors by the names of a step's inputs and outputs. They must not be replaced afterwards. @param joined  parameters that
-  /// are stored side by side, because the step updates them together
+  /// Returns the tensors that a step reads and writes, by input and output name. They must not be replaced afterwards. @param joined  names
+  /// of parameters that are moved into one tensor, because the step updates them together
   NamedTensors by_name(const TrainerOptions& options, const std::vector<std::string>& joined);
 
   using Run = std::function<std::vector<Datum>(std::vector<Datum> arranged, std::span<const Datum> bound,
                                                std::span<const exec::OutputMemory> memory)>;
-  /// Runs a step that writes all values that it computes.
+  /// Runs a step, which writes all values that it computes.
   /// @param arrange  returns the step's inputs
-  /// @param run      runs the step, with the given memory for its outputs
+  /// @param run      runs the step and lets it write its outputs to the given memory
   std::vector<Datum> write(const Runner& step, const std::function<std::vector<Datum>()>& arrange, const Run& run);
-  /// Ends an accumulation: writes the running statistics among a step's outputs, and clears the sums of gradients.
+  /// Ends an accumulation of gradients over several steps: stores the running statistics among `outputs`, and clears the gradient sums.
   /// @param names  names of the outputs
   void end_accumulation(const std::vector<std::string>& names, std::span<const Datum> outputs);
-  /// From now on, values that the step writes may stay on its devices.
+  /// From now on, values that the step writes may stay on the devices that run it, instead of being copied to the host.
   void let_stay(const Runner& step);
-  /// Releases the device memory. The values there are lost.
+  /// Releases device memory, without copying its values to the host.
   void leave_devices() { staying_.reset(); }
-  /// A step sets this to true when it starts to overwrite values, and to false when it has succeeded.
+  /// A flag that a step sets to true when it starts to overwrite values, and to false when it has succeeded.
   std::atomic<bool>& half_updated() { return half_updated_; }
   /// Throws if the values are inconsistent. @throws Error(invalid_argument) if the last step has failed after it had updated some of the
   /// parameters
   void check_whole() const;
 
-  // Functions for readers and writers outside of steps.
+  // Functions for code outside of steps that reads or writes the values.
 
-  /// Copies the newest values to the host. Must be called before they are read. @throws Error as check_whole()
+  /// Copies the newest values to the host. Must be called before the host reads them. @throws Error like check_whole()
   void bring_to_host() const;
-  /// Gives the optimizer's state to a caller, who may read and write it at any time from now on.
+  /// Gives a caller access to the optimizer's state. The caller may read and write the state at any time from now on.
   const NamedTensors& show_state();
   /// Like show_state(), but returns the momentum by the parameters' names.
   const NamedTensors& show_momentum() { return show_state(), momentum_; }
-  /// Lets a caller write to the values. Runs that begin later read the new values.
+  /// Lets a caller write to the values during the call of `write`. Runs that begin later read the new values.
   void change(const std::function<void()>& write);
 
-  /// Returns the averages of parameters and running statistics, by name: the tensors that contain them now.
+  /// Returns the tensors that currently contain the moving averages of parameters and running statistics, by name.
   NamedTensors averages() const;
-  /// Swaps the elements of parameters and averages. They are swapped in place, because callers hold views of the parameters and programs
-  /// are bound to their memory.
+  /// Swaps the elements of parameters and their moving averages. Swaps them in place, because callers have views of the parameters, and
+  /// compiled programs are bound to their memory.
   void use_averages(bool use);
   bool averages_used() const { return averages_used_; }
-  /// Throws if averages are in use. @throws Error(invalid_argument) that says that `what` is not possible then
+  /// Throws if averages are swapped in. @throws Error(invalid_argument) which says that `what` is impossible meanwhile
   void check_averages_unused(std::string_view what) const;
 
  private:

@@ -54,7 +54,8 @@ bool TrainedValues::may_have_been_written() {
   return std::exchange(given_back_lately_, false) || now;
 }
 
-// After the last lent tensor has been released, the values are compared once more, to find writes made before the release.
+// Detects writes by callers. After callers have released the last lent tensor, the values are compared once more, since they may have
+// been written before the release.
 void TrainedValues::look() {
   std::lock_guard lock(mutex_);
   drop_given_back();

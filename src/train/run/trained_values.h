@@ -1,4 +1,4 @@
-// The values that training changes: parameters and running statistics. Tracks which callers may write to them, too.
+// The values that training changes: parameters and running statistics. Also tracks whether callers may write to them.
 #pragma once
 
 #include <memory>
@@ -14,21 +14,21 @@ class TrainedValues {
  public:
   NamedTensors parameters, states;
 
-  /// Returns all values by name, for graphs that read them as values of kind parameter. The first call creates the object; from then on the
-  /// tensors must not be replaced.
+  /// Returns all values by name, for graphs that read them as values of kind `parameter`. After the first call, which creates the returned
+  /// object, the tensors in `parameters` and `states` must not be replaced.
   const std::shared_ptr<exec::Variables>& variables();
   /// Records that the library has changed the values.
   void note_changed();
 
-  /// Gives access to a caller who may write to the tensors at any time from now on. Before each run that reads the tensors, their elements
-  /// are compared with the last known ones.
+  /// Returns `tensors` for a caller who may write to them at any time from now on. To detect this, the elements are compared with the last
+  /// known ones before each run that reads them.
   const NamedTensors& hand_out(const NamedTensors& tensors) const;
-  /// Like hand_out(), but only while any of the returned tensors exists.
+  /// Like hand_out(), but the caller may write to the tensors only while any of the returned ones exists.
   NamedTensors lend(const NamedTensors& tensors) const;
-  /// Must be called before a run that reads the values: detects changes by callers.
+  /// Must be called before a run that reads the values: detects whether callers have changed them.
   void look();
-  /// may_be_written(): returns true if a caller may write to the values now. may_have_been_written(): returns true if a caller may have
-  /// done so since its last call.
+  /// may_be_written() returns true if a caller may write to the values now. may_have_been_written() returns true if a caller may have
+  /// written to them since may_have_been_written() was last called.
   bool may_be_written();
   bool may_have_been_written();
 

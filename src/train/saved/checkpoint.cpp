@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::string_view kCheckpointFormat = "1";
 constexpr std::string_view kParameter = "parameter/", kStatistic = "state/", kOptimizerState = "optimizer/", kOwn = "user.";
-// The checksum is the header's first entry. It is computed with its own digits set to zero.
+// The checksum is the header's first entry. For computing it, its own digits in the header are replaced by zeros.
 constexpr std::string_view kBeforeChecksum = R"({"__metadata__":{"treadle.checksum":")";
 constexpr size_t kChecksumAt = 8 + kBeforeChecksum.size(), kChecksumDigits = 16;
 
@@ -90,7 +90,7 @@ std::string fingerprint_of(const Trainer& trainer) {
 }
 
 std::string encoded(const std::vector<std::pair<std::string, std::string>>& settings) {
-  return nlohmann::json(settings).dump();  // a list of pairs, as entries of groups repeat their names
+  return nlohmann::json(settings).dump();  // a list of pairs rather than an object, because names of groups repeat
 }
 
 [[noreturn]] void throw_other(const std::string& path, const std::string& what) {
@@ -103,7 +103,7 @@ void check_in_training(const Trainer& trainer) {
     throw Error(ErrorCode::invalid_argument, "a checkpoint while the averages are in the parameters' place; use_averages(false) first");
 }
 
-/// Returns the bytes of rank 0's file, which is sent to all ranks, so that the others need no access to its folder.
+/// Returns the bytes of the checkpoint file. Rank 0 reads it and sends it to all ranks, so that the others need no access to the folder.
 std::shared_ptr<Storage> bytes_of_checkpoint(const Trainer& trainer, const std::string& path) {
   Communicator* const ranks = trainer.options().communicator.get();
   if (!ranks) return map_file(path);
@@ -117,7 +117,7 @@ std::shared_ptr<Storage> bytes_of_checkpoint(const Trainer& trainer, const std::
   Tensor part(DType::uint8, Shape{static_cast<int64_t>(std::min(kPart, bytes->size_bytes()))});
   for (size_t at = 0; at < bytes->size_bytes(); at += kPart) {
     const size_t count = std::min(kPart, bytes->size_bytes() - at);
-    // The file is mapped read-only, and broadcast() needs writable memory.
+    // Copies parts of the file, because it is mapped read-only and broadcast() needs writable memory.
     if (writes_files(trainer)) std::memcpy(part.raw(), bytes->data() + at, count);
     ranks->broadcast(part.raw(), count, 0);
     if (!writes_files(trainer)) std::memcpy(bytes->data() + at, part.raw(), count);
@@ -150,7 +150,7 @@ class CheckpointReader {
     check_tensors(kStatistic, "running statistic", trainer.state_views());
     if (text("treadle.model") != fingerprint_of(trainer)) throw_other(path_, "the models' nodes or frozen weights differ");
     check_settings(settings_of(trainer.options()), settings);
-    std::set<std::string> others;  // states of parameters that other ranks update
+    std::set<std::string> others;  // the file may have all ranks' states, not only this rank's
     if (trainer.options().shard_optimizer)
       for (const auto& [name, tensor] : trainer.parameter_views())
         for (const std::string& what : state_names(trainer.options())) others.insert(state_name(name, what));
@@ -161,7 +161,7 @@ class CheckpointReader {
     return {number<uint64_t>("treadle.num_steps"), number<int64_t>("treadle.num_updates"), number<int>("treadle.accumulated_steps")};
   }
   double learning_rate() const { return number<double>("treadle.learning_rate"); }
-  /// Returns the loss scale. Nullopt: the trainer did not scale its loss.
+  /// Returns the state of loss scaling; nullopt if the trainer that wrote the file did not scale its loss.
   std::optional<LossScale> loss_scale() const {
     if (!has("treadle.loss_scale")) return std::nullopt;
     return LossScale{number<double>("treadle.loss_scale"), number<int64_t>("treadle.growth_tracker"),
@@ -196,7 +196,7 @@ class CheckpointReader {
     return value;
   }
 
-  /// @param elsewhere  names of other tensors that the file may contain.
+  /// Checks that the file has these tensors. @param elsewhere  names of other tensors that the file may contain.
   void check_tensors(std::string_view prefix, std::string_view what, const NamedTensors& tensors,
                      const std::set<std::string>& elsewhere = {}) const {
     for (const auto& [name, tensor] : tensors) {
@@ -300,7 +300,7 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
     try {
       set_position(reader.position());
       if (std::optional<LossScale> scale = reader.loss_scale(); scale && loss_scale()) {
-        if (settings == CheckpointSettings::own) scale->growth_tracker = 0;  // because the old count may exceed the new growth interval
+        if (settings == CheckpointSettings::own) scale->growth_tracker = 0;  // the old count may exceed the new growth interval
         set_loss_scale(*scale);
       }
     } catch (...) {
@@ -310,7 +310,7 @@ Metadata Trainer::load_checkpoint(const std::string& path, CheckpointSettings se
     reader.copy_to(kParameter, parameter_views());
     reader.copy_to(kStatistic, state_views());
     reader.copy_to(kOptimizerState, optimizer_state());
-    // The file has the gradient sums of all ranks together. Rank 0 continues with them; the others start from zero.
+    // The file has the accumulated gradients summed over all ranks. Rank 0 continues with this sum; the others start from zero.
     if (!writes_files(*this))
       for (const auto& [name, tensor] : optimizer_state())
         if (name.ends_with(state_name("", kGradient))) std::fill_n(tensor.data<float>(), tensor.num_elements(), 0.0F);

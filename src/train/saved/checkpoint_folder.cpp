@@ -25,7 +25,7 @@ bool is_checkpoint_name(const std::string& name) {
   return digits.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// True for the temporary name that AtomicFile gives a checkpoint while writing it.
+// Returns true for the temporary name that AtomicFile gives to a checkpoint that is being written.
 bool is_half_written(const std::string& name) {
   const size_t end = name.find(".tmp-");
   return end != std::string::npos && is_checkpoint_name(name.substr(0, end));
@@ -42,7 +42,7 @@ std::vector<fs::path> entries_of(const std::string& folder, bool (*fits)(const s
   return found;
 }
 
-// Returns the checkpoints that rank 0 sees, so that all ranks try the same files.
+// Returns the paths of the checkpoints that rank 0 finds in its folder, so that all ranks try the same files.
 std::vector<std::string> files_of_rank_0(const CheckpointFolder& folder, const Trainer& trainer) {
   Communicator* const ranks = trainer.options().communicator.get();
   if (!ranks) return folder.files();
@@ -71,7 +71,7 @@ struct CheckpointFolder::Impl {
     write_checkpoint(path, std::move(header), tensors);
     if (options.keep_last > 0) remove_older_than(path);
   }
-  // Keeps the last options.keep_last files up to `newest`. Does not touch files of later steps, which another trainer may have written.
+  // Removes all but the last options.keep_last of the files up to `newest`. Files of later steps stay, as another trainer may need them.
   void remove_older_than(const std::string& newest) const {
     std::vector<fs::path> files = entries_of(folder, &is_checkpoint_name);
     std::erase_if(files, [&](const fs::path& path) { return path > fs::path(newest); });
@@ -105,7 +105,7 @@ std::string CheckpointFolder::save(const Trainer& trainer, const Metadata& metad
     impl_->write(path, std::move(header), tensors);
     return path;
   }
-  for (auto& [name, tensor] : tensors) tensor = tensor.clone();  // copied, as the next step overwrites the trainer's tensors
+  for (auto& [name, tensor] : tensors) tensor = tensor.clone();  // because the next step overwrites the trainer's tensors
   impl_->writing =
       std::async(std::launch::async, [impl = impl_.get(), path, header = std::move(header), tensors = std::move(tensors)]() mutable {
         impl->write(path, std::move(header), tensors);

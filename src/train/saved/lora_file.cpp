@@ -1,4 +1,4 @@
-// Saves and loads adapters as separate files, in PEFT's format.
+// Saves LoRA adapters to separate files in PEFT's format, and loads them.
 #include <fmt/format.h>
 
 #include "core/files/file.h"
@@ -15,7 +15,7 @@ constexpr std::string_view kPeftPrefix = "base_model.model.";
 
 std::string alpha_text(const LoraOptions& lora) { return fmt::format("{}", factor_of(lora) * static_cast<double>(lora.rank)); }
 
-/// Returns the trainer's A and B, by name.
+/// Returns the A and B tensors of the trainer's adapters, by name.
 NamedTensors adapters_of(const Trainer& trainer) {
   if (trainer.options().lora.rank == 0)
     throw Error(ErrorCode::invalid_argument, "the trainer has no adapters: it was made without a lora_rank");

@@ -1,4 +1,4 @@
-// Writes training artifacts: builds and optimises the graphs that a trainer would run.
+// Writes training artifacts: builds and optimizes the graphs that a trainer would run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -28,12 +28,12 @@ ArtifactsDescription::NamedShapes shapes_of(const NamedTensors& tensors) {
   return shapes;
 }
 
-// Returns the name of a value's new version in the file, where an input and an output cannot have the same name.
+// Returns an output's name in the ONNX file. An output that updates an input gets a name of its own, since names are unique in ONNX.
 std::string name_in_file(const std::string& output, const Graph& graph) {
   return graph.find_value(output) == kNoValue ? output : output + "/updated";
 }
 
-// Exports a graph. Its parameters become inputs of the file; their elements are in the checkpoint.
+// Exports a graph to ONNX. Values of kind `parameter` become graph inputs, since the checkpoint contains their elements.
 onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
   for (size_t i = 0; i < graph.num_values(); ++i) {
     const ValueId id{static_cast<uint32_t>(i)};
@@ -51,7 +51,7 @@ onnx::ModelDef exported(Graph& graph, std::vector<std::string>& variables) {
 
 constexpr const char* kOwnDomain = "treadle";
 
-// The operators and types that a build needs to run the models.
+// The operators and element types that a reduced build must have to run the models.
 struct Required {
   std::map<std::string, std::set<std::string>> operators;  // operator types, by domain
   std::set<std::string_view> types;                        // element types, named as in ONNX Runtime's reduced builds
@@ -90,7 +90,7 @@ void add_required(const Graph& graph, Required& required) {
   for (NodeId id = graph.first(); id != kNoNode; id = graph.next(id)) {
     const Node& node = graph.node(id);
     all[node.domain.empty() ? "ai.onnx" : node.domain].insert(node.op_type);
-    // Needed because the kernels round operands to bfloat16.
+    // A node with reduced precision needs the type bfloat16, to which its kernels round operands.
     if (!ops::precision_of(node).empty()) required.types.insert(type_name(DType::bfloat16));
     if (node.is("FusedElementwise", kOwnDomain))
       for (const std::string& step : node.attributes.get_strings("steps")) {
@@ -103,7 +103,7 @@ void add_required(const Graph& graph, Required& required) {
   }
 }
 
-// Returns the list in the format of ONNX Runtime's reduced builds: lines DOMAIN;OPSET;OPERATOR,OPERATOR, and one line with the element
+// Returns the list in the format of ONNX Runtime's reduced builds: lines DOMAIN;OPSET;OPERATOR,OPERATOR and one line with the element
 // types.
 std::string required_text(const Required& required) {
   std::string text = "# What a build needs that trains from this folder: cmake -DTREADLE_TRAINING_RUNTIME=ON -DTREADLE_OPERATORS=FILE\n";
@@ -125,7 +125,7 @@ class SharedWeights {
       if (here.insert(digest(tensor.value)).second) ++weight.models;
     });
   }
-  /// Assigns offsets. Must be called after the last add(). @return a digest of the shared weights; empty if there are none
+  /// Assigns file offsets to the weights. Must be called after the last add(). @return the shared weights' digests; empty if there are none
   std::string settle() {
     std::string digests;
     size_t end = 0;
@@ -173,12 +173,12 @@ class SharedWeights {
     return known;
   }
 
-  const onnx::WriteOptions usual_;         // limits and alignment, which are the same as for any external data
-  std::map<std::string, Weight> weights_;  // weights, by digest of their elements
+  const onnx::WriteOptions usual_;         // size limits and alignment, as for other external data
+  std::map<std::string, Weight> weights_;  // by the digest of their elements
   std::map<std::pair<const std::byte*, size_t>, std::string> digests_;
 };
 
-// Prefix of the names of weight files. Each file belongs to one set of artifacts.
+// Prefix of the names of files with shared weights. The rest of a name identifies the artifacts that the file belongs to.
 constexpr std::string_view kSharedWeights = "frozen_weights-";
 
 void remove_other_weights(const std::string& folder, const std::string& kept) {
@@ -239,7 +239,7 @@ void write_models(const TrainerGraphs& trainer, const SessionOptions& session, c
     onnx::write_model_file(def, artifact_path(folder, file), options);
   }
   remove_other_weights(folder, weights);
-  // Earlier artifacts in this folder may have left a loss model.
+  // Removes a loss model that earlier artifacts may have left in the folder.
   if (!trainer.options.loss_model) std::filesystem::remove(artifact_path(folder, kLossModel));
   AtomicFile list(artifact_path(folder, kRequiredOperators));
   const std::string names = required_text(required);

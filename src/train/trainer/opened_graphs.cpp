@@ -1,4 +1,4 @@
-// The graphs of a trainer that are read from artifacts.
+// Graphs of a trainer that was opened from training artifacts.
 #include <utility>
 
 #include "core/values/allocation.h"
@@ -22,7 +22,7 @@ std::unique_ptr<Graph> TrainerGraphs::opened_step_graph() const {
 
 std::unique_ptr<Graph> TrainerGraphs::first_opened_step_graph() {
   const ArtifactsDescription& description = opened->description();
-  // Checks that the types agree with the description's shapes, before memory is allocated for these.
+  // Reading the graph checks its types against the description's shapes. This must precede allocating memory for these shapes.
   std::unique_ptr<Graph> graph = opened_step_graph();
   adapters = description.adapters;
   const AllocationScope scope(AllocationScope::current(), MemoryClass::parameters);

@@ -1,4 +1,4 @@
-// The runners of a trainer, by purpose.
+// The runners (compiled graphs) of a trainer, one for each purpose.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace treadle::train {
 
-/// The runners of steps are made with the trainer, the others when they are first used. Threads may use all of them at the same time.
+/// Runners for steps and updates are made with the trainer, the others at their first use. Several threads may use the runners at once.
 class Runners {
  public:
   enum Purpose : size_t { step, update, gradients, predict, loss, evaluate, kNumPurposes };
@@ -19,7 +19,7 @@ class Runners {
   bool has(Purpose purpose) const { return runners_[purpose] != nullptr; }
   /// Returns the runner for a purpose. @pre it has been made
   const Runner& operator[](Purpose purpose) const { return *runners_[purpose]; }
-  /// Returns the runner for a purpose. If necessary, make() makes it, while other threads that need a new one wait.
+  /// Returns the runner for a purpose. If there is none yet, make() makes it; other threads that call get() wait meanwhile.
   template <typename Make>
   const Runner& get(Purpose purpose, Make&& make) {
     std::lock_guard alone(making_mutex_);
@@ -31,13 +31,13 @@ class Runners {
     return *runners_[purpose];
   }
 
-  /// Returns the executables of all runners that have been made, the step's first.
+  /// Returns the executables of all runners that have been made, beginning with that for steps.
   Runtime::Executables executables() const {
     Runtime::Executables all;
     for_each([&](const Runner& runner) { runner.add_to(all); });
     return all;
   }
-  /// Frees the arenas that no run uses. Other threads of a job call this.
+  /// Frees arenas that no run uses. Thread-safe, because threads that need memory call this.
   void trim() const {
     for_each([](const Runner& runner) { runner.trim(); });
   }

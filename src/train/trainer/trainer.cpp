@@ -1,4 +1,4 @@
-// The interface of Trainer: steps, evaluation, prediction, gradients, and access to the values. Also determines what steps are fed.
+// The interface of Trainer: steps, evaluation, prediction, gradients, and access to the values. Also determines the inputs of steps.
 #include <algorithm>
 #include <iterator>
 

@@ -20,7 +20,7 @@
 namespace treadle::train {
 namespace {
 
-/// Returns the options with `communicator` opened from `communicator_name`, if that name is given.
+/// Returns the options. If they contain a communicator_name, opens the communicator of this name and adds it.
 TrainerOptions with_communicator(TrainerOptions options) {
   if (options.communicator_name.empty()) return options;
   if (options.communicator) throw Error(ErrorCode::invalid_argument, "communicator and communicator_name are both given");
@@ -28,7 +28,7 @@ TrainerOptions with_communicator(TrainerOptions options) {
   return options;
 }
 
-// Checks the ranges of options before the model is changed according to them.
+// Checks the ranges of options. Returns the options, for use in initializers that change the model as the options say.
 const TrainerOptions& in_range(const TrainerOptions& options) {
   trainer_option_table().check(options);
   return options;

@@ -20,44 +20,44 @@ namespace treadle::train {
 struct Differentiated {
   TrainingGraph training;
   DataParallel::StepValues values;
-  std::set<std::string> transposed;  ///< weights that a product reads as [inputs, outputs]
+  std::set<std::string> transposed;  ///< weights that are stored as [inputs, outputs]
 
   Graph& graph() const { return *training.graph; }
 };
 
 struct TrainerGraphs {
   TrainerGraphs(const Model& source, const TrainerOptions& given);
-  /// Uses the graphs of artifacts instead of building them.
+  /// Takes the graphs from training artifacts instead of building them.
   explicit TrainerGraphs(std::unique_ptr<const Artifacts> artifacts);
   ~TrainerGraphs();
 
-  // The graphs that a trainer runs. Graphs from artifacts are optimised already, so `simplified` has no effect on them.
+  // The graphs that a trainer runs. Graphs from artifacts are optimized already, so `simplified` has no effect on them.
 
-  /// Returns the first graph of a step. Building it selects the trained parameters and creates the values that steps change.
-  /// @param nodes  set to TrainingGraph::nodes
+  /// Returns the graph of a step, like step_graph(). Must be called first: it selects the trained parameters, and creates the tensors that
+  /// steps change. @param nodes  set to TrainingGraph::nodes
   std::unique_ptr<Graph> first_step_graph(const SessionOptions& session, std::vector<std::string>& nodes);
-  /// Returns the graph of a step. It computes the loss, running statistics, and either sums of gradients or updates.
+  /// Returns the graph of a step. It computes the loss, running statistics, and either updated parameters or accumulated gradients.
   /// @param simplified  false: keep every value of the model, for monitors.
   std::unique_ptr<Graph> step_graph(const SessionOptions& session, bool simplified) const;
-  /// Returns the graph that only updates the parameters, from accumulated gradients, which are fed.
+  /// Returns a graph that updates the parameters from accumulated gradients, which must be fed.
   std::unique_ptr<Graph> update_graph() const;
   std::unique_ptr<Graph> gradient_graph(const SessionOptions& session, bool simplified) const;
-  /// Selects the outputs of a graph without updates. It reads parameters and states as values of kind parameter.
+  /// Selects what a graph for inference computes. Such a graph reads parameters and states as values of kind `parameter`.
   struct Inference {
     bool loss = false, outputs = false;
   };
   std::unique_ptr<Graph> inference_graph(Inference wanted) const;
 
-  // Return step graphs read from artifacts.
+  // These functions return step graphs that are read from artifacts.
   std::unique_ptr<Graph> first_opened_step_graph();
   std::unique_ptr<Graph> opened_step_graph() const;
 
   // Parts from which the graphs are built.
 
-  /// Returns the selection of parameters: by the options for the first graph, and by the names chosen then for later graphs.
-  /// @param training  false: parameters are values of kind parameter instead of inputs.
+  /// Returns which initializers are parameters: for the first graph as the options say, for later graphs those chosen for the first.
+  /// @param training  false: parameters are values of kind `parameter` instead of inputs.
   Selection selection(bool training = true) const;
-  /// Returns the model's graph with the loss added. @param weight  null, or set to the weight of this rank's loss in the mean over ranks.
+  /// Returns the model's graph with the loss added. @param weight  if not null, set to the weight of this rank's loss in the ranks' mean.
   TrainingGraph with_loss(bool training, ValueId& loss, ValueId* weight = nullptr) const;
   void add_updates(Graph& graph, const std::vector<std::string>& names, std::vector<ParameterGradient> grads, Outputs& outputs) const;
   bool joins_parameters() const { return options.accumulation_steps == 1 && options.fused_update && !trained.empty(); }
@@ -66,13 +66,13 @@ struct TrainerGraphs {
   Differentiated differentiate(const SessionOptions& session, bool simplified) const;
   Outputs add_step_outputs(Differentiated& made) const;
 
-  /// Creates the parameters, running statistics and optimizer state with their initial values.
+  /// Creates parameters, running statistics and optimizer state, with their initial values.
   void make_values(const Differentiated& made);
 
-  /// Returns a text that must be equal on all ranks that take a common step: nodes, parameters and settings.
+  /// Returns a text that describes nodes, parameters and settings. Ranks can train together only if their texts are equal.
   std::string description() const;
 
-  const std::unique_ptr<const Artifacts> opened;  // artifacts that were opened; null: graphs are built from the model
+  const std::unique_ptr<const Artifacts> opened;  // source of the graphs; null: graphs are built from the model
   Model model;
   TrainerOptions options;
   StepValues values;

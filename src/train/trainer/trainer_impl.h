@@ -27,13 +27,13 @@ struct Trainer::Impl : Runtime {
   CacheStatistics cache_statistics() const override;
 
   double train_step(const Feeds& feeds, const Datum& labels, const RunOptions* run_options);
-  /// Runs a graph that changes no values. It sees the parameters either before or after a concurrent step, never in between.
-  /// @param exchange  null: the run involves no other ranks.
+  /// Runs a graph that changes no values. If a step runs concurrently, the graph sees the parameters either before or after this step.
+  /// @param exchange  for communication with other ranks; null: the run involves no other ranks.
   std::vector<Datum> read(const Runner& runner, const Feeds& feeds, const Datum& labels, const RunOptions* run_options,
                           Exchange* exchange = nullptr);
   const Runner& gradients();
   const Runner& inference(TrainerGraphs::Inference wanted);
-  /// Returns the parameters of the model without adapters.
+  /// Returns the weights of the model without adapters: the adapters' products are added to them.
   NamedTensors merged_parameters() const;
 
   TrainerGraphs graphs;
@@ -46,12 +46,12 @@ struct Trainer::Impl : Runtime {
   void begin_together();
   void make_step();
   void make_update();
-  /// Runs the last step of an accumulation, followed by the update.
+  /// Runs the last step of a gradient accumulation, followed by the update.
   std::vector<Datum> step_and_update(const Feeds& feeds, const Datum& labels, const Call& call);
   std::vector<Datum> run(const Runner& runner, std::vector<Datum> arranged, const Call& call, std::span<const Datum> bound = {},
                          std::span<const exec::OutputMemory> memory = {});
-  /// Must be called for a feed that is not an input of the graph being run. @throws Error(invalid_argument) unless another graph of the
-  /// trainer has such an input
+  /// Checks a feed that is not an input of the graph being run. @throws Error(invalid_argument) unless another graph of the trainer has
+  /// such an input
   void check_unread(const std::string& name) const;
 };
 

@@ -1,4 +1,4 @@
-// Makes a trainer's runners, and runs them: steps, and runs that change no values.
+// Makes a trainer's runners, and runs them. Runs are either steps or change no values.
 #include <algorithm>
 
 #include "exec/explain/profile_plan.h"
@@ -10,7 +10,7 @@
 namespace treadle::train {
 namespace {
 
-// This object exists while a run may use the values, even if its caller has returned.
+// A run's access to the values. It exists until the run has ended, even if the function that began the run has returned.
 template <typename Access>
 struct Using {
   explicit Using(exec::Variables& variables) : access(variables) {}
@@ -18,7 +18,8 @@ struct Using {
   ExchangesOfRun exchanges;
 };
 
-// Marks a step: while it exists, no run that reads the values can start. Afterwards runs know that the values have changed.
+// A step's exclusive access to the values: while this object exists, no run that reads them can start. Its destructor marks the values as
+// changed.
 struct Change {
   explicit Change(StepValues& of) : values(of), use(*of.variables()) {}
   ~Change() {
@@ -43,7 +44,7 @@ Trainer::Impl::Impl(std::unique_ptr<const Artifacts> artifacts)
 }
 
 Trainer::Impl::~Impl() {
-  in_flight->close(-1);  // waits for abandoned runs, which still use the members
+  in_flight->close(-1);  // waits for abandoned runs, which still use this object
   delist();
   leave_profile(runners.executables(), TraceFormat::chrome);
   values.leave_devices();
@@ -81,15 +82,15 @@ void Trainer::Impl::make_step() {
                       .nodes = std::move(nodes),
                       .check_unread = [this](const std::string& name) { check_unread(name); }});
   });
-  // Results stay on the device only if nothing else needs them on the host: with a memory limit or in a job, they do not occupy device
-  // memory between steps, and the exchange between ranks and the sums of gradients are computed on the host.
+  // Results stay on the device only if that is harmless. With a memory limit or in a job, others may need the device memory between steps.
+  // All-reduce between ranks and accumulation of gradients happen on the host, so they need the results there.
   if (devices.any() && options.memory_limit_bytes == 0 && !job && !graphs.ranks && graphs.options.accumulation_steps == 1)
     values.let_stay(step);
 }
 
 void Trainer::Impl::make_update() {
   NamedTensors kept = values.by_name(graphs.options, {});
-  std::erase_if(kept, [&](const auto& named) { return values.is_sum(named.first); });  // the caller feeds them
+  std::erase_if(kept, [&](const auto& named) { return values.is_sum(named.first); });  // step_and_update() feeds gradient sums
   runners.get(Runners::update, [&] {
     return std::make_unique<Runner>(
         *this, graphs.update_graph(), [this] { return graphs.update_graph(); },
@@ -117,7 +118,7 @@ const Runner& Trainer::Impl::inference(TrainerGraphs::Inference wanted) {
     const exec::Variables::Reading reading(*values.variables());  // prevents steps from writing parameters while weights are packed
     const MakingFurther further(*this, wanted.loss ? "evaluate" : "predict");
     values.bring_to_host();
-    // Adapters are inputs here too. They are small, and the weights that they belong to stay packed.
+    // Adapters are inputs of this graph, too. They are small, and the weights that they modify stay constant and packed.
     return making(wanted.loss ? "the graph for evaluate" : "the graph for predict", [&] {
       return std::make_unique<Runner>(
           *this, graphs.inference_graph(wanted), [this, wanted] { return graphs.inference_graph(wanted); },
@@ -127,7 +128,7 @@ const Runner& Trainer::Impl::inference(TrainerGraphs::Inference wanted) {
   });
 }
 
-// A feed that only another of the trainer's graphs reads is accepted, so that predict() can take the batches of evaluate().
+// Accepts a feed that only another graph of the trainer reads, so that predict() can take the batches of evaluate().
 void Trainer::Impl::check_unread(const std::string& fed) const {
   std::vector<std::string> inputs = runners[Runners::step].fed_names();
   std::erase(inputs, kLabels);
@@ -173,7 +174,7 @@ double Trainer::Impl::train_step(const Feeds& feeds, const Datum& labels, const 
   return static_cast<double>(*outputs[0].tensor().data<float>());
 }
 
-// Writes statistics and clears sums at the end, so that a failed step can be repeated.
+// Writes running statistics and clears gradient sums only at the end, so that a failed step can be repeated.
 std::vector<Datum> Trainer::Impl::step_and_update(const Feeds& feeds, const Datum& labels, const Call& call) {
   const Runner &step = runners[Runners::step], &update = runners[Runners::update];
   std::vector<Datum> outputs = run(step, step.arrange(feeds, labels), call);
@@ -202,7 +203,8 @@ std::vector<Datum> Trainer::Impl::run(const Runner& runner, std::vector<Datum> a
   check_run_options(call.options);
   std::shared_ptr<const Monitor> monitor = current_monitor();
   const std::shared_ptr<const Executable> executable = runner.executable(monitor);
-  // A monitored value may exist only in another graph of the trainer. Only a step without a separate update contains all values.
+  // A monitored value may exist only in another graph of the trainer. So a graph that has none of the values runs unmonitored, unless it is
+  // a step that includes the update and must have all values.
   const bool is_whole_step = &runner == &runners[Runners::step] && !runners.has(Runners::update);
   if (monitor && !is_whole_step && !executable->watches_any()) monitor.reset();
   // Seed of random operators. It differs between ranks, because their samples differ.
