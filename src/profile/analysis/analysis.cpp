@@ -17,7 +17,7 @@ struct Interval {
   uint64_t start, end;
 };
 
-// Returns the length of the union of intervals, which are sorted by their starts.
+// Returns the length of the union of the intervals. The intervals must be sorted by their starts.
 uint64_t union_length(const std::vector<Interval>& intervals) {
   uint64_t length = 0, reached = 0;
   for (const Interval& interval : intervals) {
@@ -74,7 +74,8 @@ class Analysis {
                        [&](const auto& gap) { return run.start <= gap.second && run.end >= gap.first; });
   }
 
-  // Finds the record's run; null if the run has not ended or is not in the recording. Run numbers repeat, so the time decides.
+  // Returns the run to which a record belongs; null if that run has not ended or was not recorded. Run numbers repeat after 65,536 runs, so
+  // the run must also enclose the record's time.
   Run* run_of(const Record& record) {
     auto after =
         std::upper_bound(runs_.begin(), runs_.end(), record.start, [](uint64_t start, const Run& run) { return start < run.start; });
@@ -129,7 +130,7 @@ class Analysis {
     return static_cast<int32_t>(found - phases.begin());
   }
 
-  // Sums each kernel phase's own time, without the phases nested in it.
+  // For each phase within a kernel, sums the phase's own time, which excludes phases nested in it.
   void sum_phases(size_t r) {
     std::vector<std::vector<const KernelEvent*>> open(recording_.threads.size());
     auto phase_at = [&](const KernelEvent& event) -> ProfiledKernelPhase& {
@@ -151,7 +152,7 @@ class Analysis {
   void summarize(size_t r) {
     const Run& run = runs_[r];
     std::vector<Interval> nodes, all;
-    std::vector<std::vector<const Event*>> open(recording_.threads.size());  // for each thread: events that may contain the next one
+    std::vector<std::vector<const Event*>> open(recording_.threads.size());  // for each thread, the nested events that are still open
     for (const Event& event : run.events) {
       all.push_back({event.start, event.end});
       auto& stack = open[static_cast<size_t>(event.thread)];
@@ -172,7 +173,7 @@ class Analysis {
     result.kernel_ns = ns(union_length(nodes));
     for (const ProfiledNode& node : profile_.nodes) result.node_ns += node.self_ns[r];
     const uint64_t covered = union_length(all);
-    // While one thread waits and another executes a node, the time counts as the node's.
+    // Time in which one thread waits while another executes a node counts as execution time, not as waiting.
     result.wait_ns = ns(covered) - result.kernel_ns;
     if (all.empty()) {
       result.before_ns = result.duration_ns;
@@ -197,7 +198,7 @@ class Analysis {
     }
   }
 
-  // Computes when each node became ready. If a value is recomputed because of a memory limit, its first computation counts.
+  // Computes when each node's operands were ready. If a value is computed again because of a memory limit, its first computation counts.
   void note_ready(size_t r) {
     constexpr double kLeastNs = 1000;
     Run& run = runs_[r];
@@ -206,7 +207,7 @@ class Analysis {
     for (const Event& event : run.events)
       if (const int32_t step = step_of(event); step >= 0 && ends_[static_cast<size_t>(step)] == 0)
         ends_[static_cast<size_t>(step)] = event.end;
-    // Feeds are ready before the run begins, and shapes and memory before its first node.
+    // The run's inputs, shapes and memory are ready when its first node begins.
     const uint64_t first = run.events.empty() ? run.start : run.events.front().start;
     for (Event& event : run.events) {
       const int32_t step = step_of(event);
@@ -224,7 +225,7 @@ class Analysis {
     }
   }
 
-  // If costs are known only per run (symbolic shapes), sets the average cost of a call.
+  // Sets a node's operations and bytes to the average over its calls, if they are only known in runs because shapes are symbolic.
   void set_costs() {
     for (size_t i = 0; i < costs_.size(); ++i) {
       ProfiledNode& node = profile_.nodes[i];
@@ -259,7 +260,7 @@ class Analysis {
     return events;
   }
 
-  // Adds the intervals in which pool threads waited, clipped to the run.
+  // Adds an event for each interval in which a thread of the thread pool waited, clipped to the run. @return whether there are any
   bool add_states(const Run& run, std::vector<ProfiledEvent>& events) const {
     const size_t before = events.size();
     for (const auto& thread : recording_.threads)
@@ -276,11 +277,11 @@ class Analysis {
   const Recording& recording_;
   const RecordNames& names_;
   Profile& profile_;
-  std::vector<Run> runs_;                         // sorted by the start of the runs
-  std::vector<std::pair<double, double>> costs_;  // for each node: operations and bytes summed over its calls, as computed in the runs
+  std::vector<Run> runs_;                         // sorted by start
+  std::vector<std::pair<double, double>> costs_;  // for each node: operations and bytes, summed over its recorded calls
   uint64_t longest_ = 0;
   std::unordered_map<const Record*, int64_t>* const waited_ns_;
-  std::vector<std::vector<size_t>> predecessors_;  // predecessors of each step
+  std::vector<std::vector<size_t>> predecessors_;  // for each step, the steps whose results it reads
   std::vector<int32_t> step_of_;                   // step of each node; -1: the node is not in the main graph
   std::vector<uint64_t> ends_;                     // end of each step in the current run
 };

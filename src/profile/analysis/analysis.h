@@ -11,16 +11,16 @@
 
 namespace treadle::profile {
 
-/// Says what the names of a recording mean.
+/// Says which recorded names (numbers) stand for runs and nodes, and which runs count.
 struct RecordNames {
   uint32_t run = 0;
-  std::unordered_map<uint32_t, int32_t> node;  ///< maps the name of a node to its index in Profile::nodes
-  /// Intervals in ticks; runs that began outside of them are ignored.
+  std::unordered_map<uint32_t, int32_t> node;  ///< maps a recorded name to an index in Profile::nodes
+  /// Intervals of time, in ticks. Runs that began outside of them are ignored.
   std::vector<std::pair<uint64_t, uint64_t>> intervals = {{0, UINT64_MAX}};
 };
 
-/// Adds runs, nodes' times and calls, and timelines to a profile that already has its nodes. Skips runs with lost records.
-/// @param waited_ns  may be null; receives, for nodes that began 1 microsecond or more after their operands were ready, that delay in ns
+/// Adds runs, the times and calls of nodes, and timelines to a profile that already has its nodes. Skips runs with lost records.
+/// @param waited_ns  if not null, receives the delay in ns of each node that began 1 microsecond or more after its operands were ready
 void analyze(const Recording& recording, const RecordNames& names, Profile& profile,
              std::unordered_map<const Record*, int64_t>* waited_ns = nullptr);
 

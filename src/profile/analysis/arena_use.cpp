@@ -41,7 +41,7 @@ void ArenaUse::take(const Record& record) {
   const int32_t step = step_of_[static_cast<size_t>(trace_.node_of.at(record.name))];
   if (step < 0) return;
   int32_t& last = steps_.try_emplace(record.run, -1).first->second;
-  if (step <= last) return;  // concurrent nodes may begin in another order than that of the plan
+  if (step <= last) return;  // concurrent nodes may begin in another order than planned
   add(last, -1);
   add(step, 1);
   last = step;

@@ -1,4 +1,4 @@
-// Computes what the arenas of the runs in progress contain: the plan's buffers that are alive at the nodes that have begun.
+// Computes what the arenas of the current runs contain: the planned buffers that are alive at the latest node that has begun.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace treadle::profile {
 
 using SignedClassBytes = std::array<int64_t, kNumMemoryClasses>;
 
-/// Follows the records of nodes and runs in the order of time.
+/// Replays the records of nodes and runs in order of time, and tracks the contents of the runs' arenas.
 class ArenaUse {
  public:
   /// Both arguments must outlive this object. Without a plan, arenas count as empty.
@@ -21,18 +21,18 @@ class ArenaUse {
 
   struct Moment {
     uint64_t ticks;
-    const Record* record;  ///< marks the begin of a node, or the end of a run
+    const Record* record;  ///< the node that begins or the run that ends at this moment
   };
-  /// Returns the moments sorted by time.
+  /// Returns the moments at which arenas change, sorted by time. Each must be passed to take() in this order.
   const std::vector<Moment>& moments() const { return moments_; }
   void take(const Record& record);
 
-  /// Maps the number of each run in progress to its last step that has begun.
+  /// Maps the number of each current run to the latest of its steps that has begun.
   const std::map<uint16_t, int32_t>& steps() const { return steps_; }
-  /// Returns the bytes in use per class, over all runs in progress.
+  /// Returns the bytes in use within arenas, by memory class, summed over all current runs.
   const SignedClassBytes& bytes() const { return bytes_; }
   int64_t total_bytes() const { return total_bytes_; }
-  /// Returns what the arena of one run contains at a step: names of values, and for scratch memory names of nodes.
+  /// Returns the buffers in the arena of a run at a step. Scratch memory has the name of its node, other buffers that of a value.
   std::vector<MemoryHolding> holdings_at(int32_t step) const;
 
  private:

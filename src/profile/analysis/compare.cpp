@@ -1,4 +1,4 @@
-// Compares two profiles: finds changes that exceed the noise.
+// Compares two profiles, and finds the changes that exceed measurement noise.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace treadle {
 namespace profile {
 namespace {
 
-// Compares two medians. Each median lies in its interval, so the ends of both intervals bound the ratio of the medians.
+// Compares two medians. Each true median lies in a known confidence interval, so the ends of both intervals bound their ratio.
 TimeDifference compare(const std::optional<ProfileTimes>& before, const std::optional<ProfileTimes>& after, double tolerance) {
   TimeDifference result{.before_ms = before ? before->median : 0, .after_ms = after ? after->median : 0, .change = {}};
   if (!before || !after || !before->interval || !after->interval) return result;
@@ -31,7 +31,7 @@ TimeDifference compare(const std::optional<ProfileTimes>& before, const std::opt
   return result;
 }
 
-// Nodes with the same name are numbered in order.
+// Returns the index of each node by its name. Nodes that share a name are distinguished by a number, in the report's order.
 std::map<std::pair<std::string, int>, size_t> nodes_by_name(const ProfileReport& report) {
   std::map<std::pair<std::string, int>, size_t> result;
   std::map<std::string, int> seen;
@@ -93,7 +93,8 @@ class Comparison {
     }
   }
 
-  // Passes name the nodes that they make. Nodes with different names match if the first original node that they replace is the same.
+  // Matches nodes whose names differ because optimizer passes made them. Two such nodes match if the first original node that they replace
+  // is the same.
   void match_by_sources(std::vector<size_t>& rest_before, std::vector<size_t>& rest_after) {
     const auto first_source = [](const NodeReport& node) { return node.sources.empty() ? std::string() : node.sources.front(); };
     std::map<std::string, std::vector<size_t>> by_source;
@@ -114,12 +115,12 @@ class Comparison {
     });
   }
 
-  // Lists differences between the profiles' environments, as these may be the cause of all other changes.
+  // Lists differences between the environments (processor, threads, options), because they may be the cause of all other changes.
   void compare_surroundings() {
     const auto add = [&](const char* title, const std::string& was, const std::string& is) {
       if (was != is) made_.environment.emplace_back(title, fmt::format("{} -> {}", was.empty() ? "none" : was, is.empty() ? "none" : is));
     };
-    // Files of older versions lack some values; a missing one does not count as a difference.
+    // Files of older versions lack some values. A missing value does not count as a difference.
     const auto add_known = [&](const char* title, const std::string& was, const std::string& is) {
       if (!was.empty() && !is.empty()) add(title, was, is);
     };

@@ -6,7 +6,7 @@
 
 namespace treadle::profile {
 
-// The bytes of a view were written by the last node that wrote its buffer, so that node is the predecessor.
+// No node computes a view, so the predecessor for it is the last node that wrote the buffer which the view shares.
 std::vector<std::vector<size_t>> predecessors_of(const Profile& profile) {
   std::vector<std::vector<size_t>> predecessors(profile.steps.size());
   std::unordered_map<std::string_view, size_t> maker, writer;
@@ -31,7 +31,7 @@ CriticalPath critical_path(const Profile& profile, std::span<const double> node_
   const auto predecessors = predecessors_of(profile);
   const size_t n = profile.steps.size();
   auto time = [&](size_t step) { return node_ms[static_cast<size_t>(profile.steps[step])]; };
-  std::vector<double> before(n, 0), behind(n, 0);  // longest chain before each step, and after it
+  std::vector<double> before(n, 0), behind(n, 0);  // duration of the longest chains before and after each step
   std::vector<size_t> last(n, n);
   CriticalPath path;
   path.slack_ms.assign(profile.nodes.size(), -1);

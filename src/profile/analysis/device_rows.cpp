@@ -50,7 +50,7 @@ class RowMaker {
     return found;
   }
 
-  // Returns true for the row of a stream's own thread, which neither calls runs nor launches work.
+  // Returns true for a thread that belongs to a device's stream. Such a thread neither starts runs nor launches work.
   static bool is_of_stream(const Recording::Thread& thread) {
     return std::none_of(thread.records.begin(), thread.records.end(),
                         [](const Record& r) { return r.kind == RecordKind::run || r.kind == RecordKind::launch; });

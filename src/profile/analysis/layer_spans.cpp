@@ -30,7 +30,7 @@ class LayerSpans {
       if (has_bodies_[static_cast<size_t>(node)]) frames_.push_back({span.end_ns, 0, (*view_.layers)[static_cast<size_t>(node)]});
     } else if (record.kind == RecordKind::run || record.kind == RecordKind::user || record.kind == RecordKind::python ||
                record.kind == RecordKind::pool) {
-      // Ends here, so that a layer's range does not extend beyond the end of this span.
+      // Starts a new frame, so that the ranges of layers within this span end with the span.
       frames_.push_back({span.end_ns, 0, frames_.back().outer});
     }
   }
@@ -44,13 +44,14 @@ class LayerSpans {
  private:
   struct Frame {
     int64_t end_ns;              // end of the surrounding range
-    uint16_t run = 0;            // number of the run whose nodes are in `open`
-    Layers outer;                // layers of the surrounding node
-    Layers open;                 // layers of the latest node, without those in `outer`
+    uint16_t run = 0;            // number of the run that the latest node belongs to
+    Layers outer;                // layers of the node around this frame
+    Layers open;                 // layers of the latest node, except for those in `outer`
     std::vector<size_t> ranges;  // for each layer of `open`, the index of its range in `made_`
   };
 
-  // A node without a layer, such as a sum of gradients, does not end a layer's range: the next node may continue it.
+  // Extends the ranges of layers that the node shares with the node before it, and begins ranges for its other layers. A node without a
+  // layer, such as a sum of gradients, changes nothing, so that the next node may continue the same layer.
   void add_node(const TraceSpan& span, const Layers& layers) {
     if (layers.empty()) return;
     Frame& frame = frames_.back();

@@ -12,19 +12,19 @@ namespace treadle::profile {
 
 class LayerTree {
  public:
-  /// A layer, or a phase of a step. In the list, it follows the branch that contains it.
+  /// A layer of the model, or a phase of a training step. In branches(), each branch comes after the branch that contains it.
   struct Branch {
     std::string name;
     int parent = -1;
     bool is_phase = false;
     int64_t num_nodes = 0;
-    double ms = 0, self_ms = 0, share = 0;  ///< self_ms: time without the nested layers
+    double ms = 0, self_ms = 0, share = 0;  ///< self_ms: `ms` without that of nested layers
     std::vector<int> children = {};
   };
 
   explicit LayerTree(const std::vector<NodeReport>& nodes);
   const std::vector<Branch>& branches() const { return branches_; }
-  /// Returns the index of the node's innermost layer or phase; -1: it has neither.
+  /// Returns the index of the innermost layer or phase that contains a node; -1 if there is none.
   int branch_of(size_t node) const { return of_nodes_[node]; }
 
  private:

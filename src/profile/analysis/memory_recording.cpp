@@ -11,11 +11,11 @@ namespace {
 
 using ClassBytes = SignedClassBytes;
 
-// Maximum number of points in the timeline that come from nodes. If there are more, only some of the runs contribute points.
+// Maximum number of timeline points at the begins of nodes. If there were more, only some of the runs contribute points.
 constexpr size_t kMaxNodePoints = 200'000;
 constexpr size_t kActivations = static_cast<size_t>(MemoryClass::activations);
 
-// Returns the blocks' records of all threads by time. At the same tick, freed blocks come before allocated ones.
+// Returns the records of allocations and deallocations of all threads, sorted by time.
 std::vector<const Record*> blocks_by_time(const Recording& recording) {
   std::vector<const Record*> found;
   for (const Recording::Thread& thread : recording.threads)
@@ -33,7 +33,7 @@ ClassBytes bytes_before(const MemoryStatistics& before) {
 
 size_t class_index(const Record& record) { return static_cast<size_t>(BlockRecord::class_of(record.arg1)); }
 
-// Replays allocations. An arena is one block of activations; while a run is in progress, the plan determines the classes within it.
+// Replays allocations. An arena is allocated as one block of the class `activations`. The plan says which buffers a run has in it.
 class MemoryReplay {
  public:
   MemoryReplay(const ProfileTrace& trace, const Profile& profile, const MemoryStatistics& before, std::vector<MemoryHolding> holders)
@@ -92,10 +92,10 @@ class MemoryReplay {
     note(record.start, /*shown=*/true);
   }
 
-  // Returns false if the arenas are smaller than planned, since runs with other extents than the last ones have smaller arenas.
+  // Returns false if the arenas are smaller than planned. The plan describes the last run, and runs with other shapes need less memory.
   bool arenas_are_known() const { return arenas_.total_bytes() <= now_[kActivations]; }
 
-  // Divides the arenas' bytes into classes by the plan. Free bytes within arenas count as activations.
+  // Returns the bytes in use by class. Bytes of arenas count for the classes of the planned buffers in them; free ones stay activations.
   ClassBytes divided() const {
     ClassBytes bytes = now_;
     if (!arenas_are_known()) return bytes;
@@ -106,7 +106,7 @@ class MemoryReplay {
     return bytes;
   }
 
-  // Among moments with the same total, the peak is the one with most bytes in use within arenas.
+  // Notes the bytes in use at a moment, which may be the peak. Of moments with equal totals, the peak is that with the fullest arenas.
   void note(uint64_t ticks, bool shown) {
     const double ns = recording_.to_ns(ticks);
     const auto bytes = unsigned_of(divided());
@@ -129,8 +129,8 @@ class MemoryReplay {
     shown_ = bytes;
   }
 
-  // Lists the memory in use at the peak, by name. Of memory from before the profile, only weights have names; other bytes are summed per
-  // class.
+  // Lists the memory in use at the peak, by name. Memory that was allocated before the profile has no names, except for weights; its bytes
+  // are summed by class.
   void find_holders() {
     ClassBytes named{};
     std::vector<MemoryHolding> alive;
@@ -178,8 +178,8 @@ class MemoryReplay {
   ClassBytes now_;
   std::vector<MemoryHolding> holders_;
   std::unordered_map<uint64_t, size_t> block_of_;
-  int64_t used_at_peak_ = 0;                       // bytes in use within arenas
-  std::map<uint16_t, int32_t> steps_at_peak_;      // step of each run
+  int64_t used_at_peak_ = 0;                       // bytes in use within arenas at the peak
+  std::map<uint16_t, int32_t> steps_at_peak_;      // the step of each current run at the peak
   std::array<size_t, kNumMemoryClasses> shown_{};  // bytes at the last counter record
   RecordedMemory result_;
 };

@@ -72,7 +72,7 @@ class Pool {
     if (!of_pool) return;
     std::stable_sort(spans.begin(), spans.end(), is_outer_or_earlier<Span>);
     ProfiledPoolThread result{.thread = static_cast<int32_t>(thread.index), .calls = calls};
-    // A time without a record counts as computing for a caller, and as sleep for any other thread of the pool.
+    // Time without a record counts as computing for a thread that calls runs, and as sleep for the pool's own threads.
     States& sums = result.state_ns;
     double& rest = sums[static_cast<size_t>(calls ? PoolState::running : PoolState::asleep)];
     for (const auto& [start, end] : stretches) rest += ns(end - start);
@@ -84,12 +84,12 @@ class Pool {
       sums[static_cast<size_t>(span.state)] += length;
       open.push_back(&span);
     }
-    for (double& sum : sums) sum = std::max(sum, 0.0);  // rounding may make them negative
+    for (double& sum : sums) sum = std::max(sum, 0.0);  // rounding may make sums negative
     profile_.pool.push_back(result);
     add_barriers(spans, static_cast<int32_t>(thread.index));
   }
 
-  // Assigns each barrier to the node that its thread was executing.
+  // Adds the time of each wait at a barrier to the node that the waiting thread was executing, and to its run.
   void add_barriers(const std::vector<Span>& spans, int32_t thread) {
     struct Node {
       uint64_t start, end;

@@ -15,8 +15,8 @@
 namespace treadle::profile {
 namespace {
 
-// Adds the phases of loading as a row. Omits them if they ended over a minute before the profile, since the trace would begin with a long
-// gap.
+// Returns a trace row with the phases of loading the model. The row is empty if loading began over a minute before the profile, because
+// the trace would begin with a long gap.
 Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& recording) {
   constexpr double kNearNs = 60e9;
   Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "load", {}};
@@ -28,7 +28,7 @@ Recording::Thread row_of_load(const std::vector<LoadPhase>& phases, Recording& r
   return row;
 }
 
-// Adds a row that shows where events were lost. The number of lost events is in tables and pages too.
+// If events were lost, adds a trace row that shows when. (Tables and pages only say how many were lost.)
 void add_lost(Recording& recording) {
   if (recording.dropped == 0) return;
   Recording::Thread row{static_cast<uint32_t>(recording.threads.size()), 0, "events lost", {}};

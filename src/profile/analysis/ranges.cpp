@@ -67,7 +67,7 @@ class RangeTree {
 
   const ProfileTrace& trace_;
   Profile& profile_;
-  std::map<std::pair<int32_t, uint32_t>, int32_t> known_;  // ranges, by the surrounding range and the name
+  std::map<std::pair<int32_t, uint32_t>, int32_t> known_;  // index of a range, by the surrounding range and the name
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Ranges that programs mark, together with the runs in them.
+// Adds to a profile the ranges and points that the program has marked, together with the runs in these ranges.
 #pragma once
 
 #include "profile/analysis/trace_rows.h"
@@ -6,10 +6,10 @@
 
 namespace treadle::profile {
 
-/// Sets the profile's ranges, with calls of the same name and the same surrounding ranges merged, and the spans for a timeline of them.
+/// Sets Profile::ranges and Profile::spans. Calls with the same name and the same surrounding ranges are merged into one range.
 /// @pre the profile has its runs
 void add_ranges(const ProfileTrace& trace, Profile& profile);
-/// Sets Profile::marks.
+/// Sets Profile::marks to the points that the program has marked.
 void add_marks(const ProfileTrace& trace, Profile& profile);
 
 }  // namespace treadle::profile

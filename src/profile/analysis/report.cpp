@@ -1,4 +1,4 @@
-// Makes the report of a profile, from which tables, pages and comparisons are written.
+// Makes the report of a profile. Tables, pages and comparisons are written from this report.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -34,7 +34,7 @@ double MachinePeaks::bound_ns(double flops, double bytes) const {
 namespace profile {
 namespace {
 
-// If a node would need more than this multiple of the peak bandwidth, its bytes were not moved but were in the cache.
+// If a node seems to exceed the peak bandwidth by more than this factor, its data cannot have been moved: it stayed where it was.
 constexpr double kPlausible = 1.3;
 constexpr size_t kMaxTimelineEvents = 1'000'000;
 
@@ -133,7 +133,7 @@ class ReportBuilder {
     return rates;
   }
 
-  // The peaks of what computed the node. Without rates if they were not measured.
+  // Returns the peak rates of the machine or device that computed the node; without rates if they were not measured.
   const MachinePeaks& peaks_of(const ProfiledNode& node) const {
     static const MachinePeaks kUnknown;
     if (node.device.empty()) return peaks_;
@@ -148,7 +148,7 @@ class ReportBuilder {
                              .events_unknown = profile_.events_unknown,
                              .slowdown = {}};
     if (context_.plain_ns.empty() || walls_.empty()) return cost;
-    // Computes the overhead of recording only if the medians' intervals do not overlap; a smaller difference is noise.
+    // States an overhead of recording only if the confidence intervals of the two medians do not overlap; a smaller difference is noise.
     const Summary plain = summarize(context_.plain_ns), recorded = summarize(walls_);
     std::optional<double>& slowdown = cost.slowdown.emplace();
     if (plain.interval && recorded.interval &&
@@ -175,7 +175,7 @@ class ReportBuilder {
   // True for Winograd's convolutions, which multiply fewer times than the operator is counted with.
   static bool saves_operations(const PlannedNode& node) { return node.forms.find("F(") != std::string::npos; }
 
-  // Determines what limits each node, and the least time that the machine, or the node's device, could take for it.
+  // Determines for each node the resource that limits it, and the least time that the machine or device could take for it.
   void judge_nodes() {
     for (const ProfiledNode& node : profile_.nodes) {
       const bool costed = node.flops && node.bytes;
@@ -190,7 +190,7 @@ class ReportBuilder {
     if (bound_ns == 0) return Kind::unknown;
     const MachinePeaks& peaks = peaks_of(node);
     if (*node.flops / peaks.flops_per_second < *node.bytes / peaks.bandwidth(*node.bytes)) return Kind::memory;
-    const bool peaks_hold = context_.peaks_hold || !node.device.empty();  // devices compute in float32 with every `precision`
+    const bool peaks_hold = context_.peaks_hold || !node.device.empty();  // devices always compute in float32
     return peaks_hold && computes_in_float32(node) ? Kind::compute : Kind::other_numbers;
   }
 
@@ -200,7 +200,7 @@ class ReportBuilder {
 
   double all_self_ns(size_t i) const { return std::accumulate(profile_.nodes[i].self_ns.begin(), profile_.nodes[i].self_ns.end(), 0.0); }
 
-  // Returns the parts of a typical run's time; their sum is the whole run.
+  // Returns the parts into which the time of a typical run divides. Their sum is the whole run.
   std::vector<ProfileReport::Part> where() const {
     std::array<double, kNumKinds> kinds{};
     double nodes_ns = 0, barriers_ns = 0;
@@ -213,13 +213,13 @@ class ReportBuilder {
     }
     auto mean_of = [&](double ProfiledRun::*part) { return typical_mean([&](size_t r) { return profile_.runs[r].*part; }); };
     const double kernel_ns = mean_of(&ProfiledRun::kernel_ns);
-    // Events are recorded between nodes. If there is no time between them, the cost is subtracted from the nodes.
+    // Subtracts the cost of recording events from the time between nodes, and what exceeds that time from the time of nodes.
     const double events = typical_mean([&](size_t r) { return static_cast<double>(profile_.runs[r].events); }) - 1;
     double between_ns = mean_of(&ProfiledRun::between_ns);
     const double recording_ns = std::clamp(events * profile_.ns_per_event, 0.0, between_ns + kernel_ns / 2);
     const double within_ns = std::max(0.0, recording_ns - between_ns);
     between_ns -= recording_ns - within_ns;
-    // If nodes run concurrently, each one's time is scaled so that their sum is the time in which any node ran.
+    // If nodes run concurrently, scales their times so that the sum is the time in which at least one node ran.
     const double scale = nodes_ns > 0 ? (kernel_ns - within_ns) / nodes_ns : 0;
     auto of = [&](Kind kind) { return kinds[static_cast<size_t>(kind)] * scale; };
     std::vector<ProfileReport::Part> list;
@@ -242,10 +242,10 @@ class ReportBuilder {
     return list;
   }
 
-  // The time of a node with bodies includes the nodes in them.
+  // Finds the critical path. For it, the time of a node with bodies (such as If) includes the nodes in the bodies.
   void find_critical_path() {
     std::vector<double> node_ms(profile_.nodes.size(), 0);
-    for (size_t i = profile_.nodes.size(); i-- > 0;) {  // reverse order, since bodies come after their node
+    for (size_t i = profile_.nodes.size(); i-- > 0;) {  // in reverse, since nodes in bodies follow their node
       node_ms[i] += node_mean_ns(i) / 1e6;
       if (profile_.nodes[i].parent >= 0) node_ms[static_cast<size_t>(profile_.nodes[i].parent)] += node_ms[i];
     }
@@ -282,7 +282,7 @@ class ReportBuilder {
     report.kernel_phases = kernel_phases(node);
     const double median = summarize(node.self_ns).median;
     if (median <= 0 || calls <= 0) return;
-    // If the bytes would exceed the machine's bandwidth, they did not move, so no rate is given.
+    // If moving the node's bytes would exceed the machine's bandwidth, they did not move, so no rate is given.
     const double bound = bounds_ns_[i] * calls;
     const bool computes = kinds_[i] == Kind::compute || kinds_[i] == Kind::other_numbers;
     const bool in_place = !computes && bound > kPlausible * median;
@@ -349,7 +349,7 @@ class ReportBuilder {
     return list;
   }
 
-  // Returns the phases of a training step in execution order.
+  // Returns the times of a training step's phases, in execution order.
   std::vector<ProfileReport::Phase> phases() const {
     std::vector<ProfileReport::Phase> list;
     for (const char* phase : {"forward", "backward", "communication", "optimizer"}) {
@@ -415,7 +415,7 @@ class ReportBuilder {
   std::vector<double> walls_;
   std::vector<size_t> typical_;
   std::vector<Kind> kinds_;
-  std::vector<double> bounds_ns_;  // least time of one call, in ns; 0: unknown
+  std::vector<double> bounds_ns_;  // least possible time of one call of each node, in ns; 0: unknown
   CriticalPath path_;
   bool has_calls_ = false;
   double wall_ns_ = 0;

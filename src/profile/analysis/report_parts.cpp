@@ -22,7 +22,7 @@ NamedBytes named_bytes(const MeasuredMemory::ClassBytes& bytes) {
 
 size_t total_of(const MeasuredMemory::ClassBytes& bytes) { return std::accumulate(bytes.begin(), bytes.end(), size_t{0}); }
 
-// Divides the points into equal parts and keeps the point with the most bytes of each, so that peaks stay.
+// Divides the points into groups of equal size, and keeps the point with the most bytes of each group, so that no peak gets lost.
 std::vector<const MeasuredMemory::Point*> thinned(const std::vector<MeasuredMemory::Point>& points) {
   const size_t stride = points.size() / kMaxPoints + 1;
   std::vector<const MeasuredMemory::Point*> kept;
@@ -46,7 +46,7 @@ MeasuredMemoryReport::Timeline timeline_of(const std::vector<MeasuredMemory::Poi
   return timeline;
 }
 
-// Returns the largest blocks, in order of allocation.
+// Returns the largest memory blocks, in order of allocation.
 std::vector<MeasuredMemoryReport::Block> blocks_of(const std::vector<ProfiledBlock>& blocks) {
   std::vector<const ProfiledBlock*> largest;
   for (const ProfiledBlock& block : blocks) largest.push_back(&block);
@@ -71,7 +71,7 @@ std::string class_name(MemoryClass memory_class) { return std::string(memory_cla
 bool computes_in_float32(const PlannedNode& node) {
   const auto hold = [](const std::vector<ProfiledOperand>& operands) {
     return std::all_of(operands.begin(), operands.end(), [](const ProfiledOperand& operand) {
-      // Integers of 32 and 64 bits are allowed: they may be indices of a float32 computation.
+      // Integers of 32 and 64 bits are allowed, because they may be indices in a float32 computation.
       return operand.name.empty() || (operand.dtype != DType::float64 && bits_of(operand.dtype) >= 32);
     });
   };
@@ -120,7 +120,7 @@ std::vector<ProfileReport::Range> ranges_of(const Profile& profile) {
 std::vector<ProfileReport::Load> load_of(const Profile& profile) {
   std::vector<ProfileReport::Load> list;
   std::vector<double> sums_ns;
-  std::vector<int32_t> index_of;  // index of each phase
+  std::vector<int32_t> index_of;  // for each phase of the profile, its index in `list`
   for (const ProfiledPhase& phase : profile.load) {
     const int32_t parent = phase.parent >= 0 ? index_of[static_cast<size_t>(phase.parent)] : -1;
     const auto same = std::find_if(list.begin(), list.end(), [&](const auto& l) { return l.parent == parent && l.name == phase.name; });
@@ -180,7 +180,7 @@ TimelineEvents spans_of(const Profile& profile) {
     spans.start_us.push_back(microseconds(span.start_ns));
     spans.duration_us.push_back(microseconds(span.duration_ns));
   }
-  // Number of all events; only the first ones are kept.
+  // The number of all events. `profile.spans` has only the first ones, up to a limit.
   size_t events = profile.runs.size();
   for (const ProfiledRange& marked : profile.ranges) events += marked.call_ns.size();
   spans.events = static_cast<int64_t>(std::max(events, profile.spans.size()));

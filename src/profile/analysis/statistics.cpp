@@ -8,7 +8,8 @@ namespace treadle::profile {
 
 std::optional<std::pair<double, double>> median_interval(std::span<const double> sorted, double confidence) {
   const size_t n = sorted.size();
-  // Each value is below the median with probability 1/2. So the k-th smallest value is above the median if fewer than k values are below.
+  // Each value is below the true median with probability 1/2. `tail` is the probability that at most k of the n values are below it, so
+  // that the median is below sorted[k]. With the same probability, it is above sorted[n - 1 - k].
   std::optional<std::pair<double, double>> interval;
   double tail = 0;
   for (size_t k = 0; 2 * (k + 1) <= n; ++k) {

@@ -12,7 +12,7 @@
 namespace treadle::profile {
 namespace {
 
-// Orders ranges with the same start and end: outer kinds first.
+// Returns a number that orders ranges with the same start and end: kinds of ranges that enclose others have lower numbers.
 int depth_of(RecordKind kind) {
   switch (kind) {
     case RecordKind::phase: return 3;
@@ -25,7 +25,7 @@ int depth_of(RecordKind kind) {
   }
 }
 
-// Builds rows per thread; for each row, keeps the ends of the open ranges.
+// Distributes the ranges of one thread over rows, so that ranges in a row nest. Keeps the ends of each row's open ranges in `open_`.
 class RowBuilder {
  public:
   RowBuilder(const Recording::Thread& thread, size_t num_spans) : thread_(thread) {
@@ -82,8 +82,8 @@ bool TraceView::shows(const Record& record) const {
   return record.kind != RecordKind::pool || pool_runs || state_of(*recording, record) != PoolState::running;
 }
 
-// Matches launches with activities. A run launches a node once, but run numbers repeat. So the n-th launch of a node and run number matches
-// the n-th activity after it.
+// Matches launches on the host with activities on devices. A run launches a node once, but run numbers repeat. So of the launches with the
+// same node and run number, the n-th belongs to the n-th such activity that follows.
 Correlations::Correlations(const TraceView& view) {
   struct Pair {
     std::vector<const Record*> launches, activities;
@@ -104,7 +104,7 @@ Correlations::Correlations(const TraceView& view) {
     auto launch = pair.launches.begin();
     for (const Record* activity : pair.activities) {
       if (launch == pair.launches.end()) break;
-      if ((*launch)->start > activity->start) continue;  // the activity began before the launch, so its own launch was not recorded
+      if ((*launch)->start > activity->start) continue;  // this activity's launch was not recorded
       activities_.push_back(activity);
       numbers_[activity] = numbers_[*launch++] = static_cast<int64_t>(activities_.size());
     }
@@ -119,8 +119,8 @@ int64_t Correlations::of(const Record& record) const {
 
 const Record* Correlations::activity(int64_t number) const { return number > 0 ? activities_[static_cast<size_t>(number - 1)] : nullptr; }
 
-// Finds the ends of arrows. In a joint module, the forward and backward parts are separate runs; the arrow then begins at the last forward
-// record before the backward one.
+// Finds where each arrow begins and ends. It begins at the forward node in the same run. In a JointModule, whose backward pass is a run of
+// its own, it begins at the last forward record before the backward one.
 GradientArrows::GradientArrows(const TraceView& view, int64_t first_id) {
   if (!view.nodes) return;
   std::vector<bool> wanted(view.nodes->size(), false);
@@ -203,7 +203,7 @@ bool is_outer(const TraceSpan& a, const TraceSpan& b) {
 namespace {
 
 bool nest(const std::vector<TraceSpan>& spans) {
-  std::vector<int64_t> open;  // ends of the open ranges
+  std::vector<int64_t> open;  // ends of the ranges that are open at this point
   for (const TraceSpan& span : spans) {
     if (is_point(*span.record)) continue;
     while (!open.empty() && open.back() <= span.start_ns) open.pop_back();
@@ -213,7 +213,7 @@ bool nest(const std::vector<TraceSpan>& spans) {
   return true;
 }
 
-// Sorts stably. Events are stored by their ends, so most are in order already; only outer ranges, such as runs, have to move.
+// Sorts spans, stably. Records are stored in the order of their ends, so most are in order already; only outer ranges such as runs move.
 void sort_spans(std::vector<TraceSpan>& spans) {
   std::vector<TraceSpan> late;
   size_t kept = 0;

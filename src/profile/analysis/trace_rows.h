@@ -1,4 +1,4 @@
-// The form of a recording from which all trace formats are written: the records of each thread as rows of nested ranges, outer ones first.
+// The form of a recording from which all trace formats are written: for each thread, rows of nested ranges, sorted by start.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,22 @@
 
 namespace treadle::profile {
 
-/// A recording, and the nodes that its records refer to; `nodes` may be null.
+/// A recording, the nodes that its records refer to (`nodes` may be null), and what a trace shall show.
 struct TraceView {
   const Recording* recording;
   const std::vector<ProfiledNode>* nodes = nullptr;
   const std::unordered_map<uint32_t, int32_t>* node_of = nullptr;
   uint64_t first_ticks = 0;
-  const Recording::Thread* load = nullptr;                     ///< a row that follows those of the threads; null: none
+  const Recording::Thread* load = nullptr;                     ///< the phases of loading, shown as the last row; null: none
   bool launches = false;                                       ///< include launches by the host
-  bool pool_runs = false;                                      ///< add ranges around the work of pool threads
-  const std::vector<std::vector<uint32_t>>* layers = nullptr;  ///< see ProfileTrace::layers; adds ranges around nodes of a layer
+  bool pool_runs = false;                                      ///< include the ranges in which threads of the pool computed
+  const std::vector<std::vector<uint32_t>>* layers = nullptr;  ///< as ProfileTrace::layers; adds ranges around layers
 
   const DeviceRows* device_rows = nullptr;
 
   const std::unordered_map<const Record*, int64_t>* waited = nullptr;  ///< see ProfileTrace::waited_ns
 
-  /// Returns how long a node was ready before it began; 0: less than a microsecond, or unknown.
+  /// Returns how long a node's operands were ready before the node began, in ns; 0 if this is less than a microsecond or unknown.
   int64_t waited_ns(const Record& record) const {
     if (!waited || waited->empty()) return 0;
     const auto found = waited->find(&record);
@@ -41,7 +41,7 @@ struct TraceView {
   bool shows(const Record& record) const;
 };
 
-/// Makes a view of a profile. @throws Error(invalid_argument) for a profile without records: one that was built by hand or read from a file
+/// Makes a view of a profile. @throws Error(invalid_argument) for a profile without records, such as one that was read from a JSON file
 TraceView view_of(const Profile& profile);
 
 struct TraceSpan {
@@ -49,16 +49,16 @@ struct TraceSpan {
   const Record* record;
 };
 
-/// Orders ranges of a row by start; of ranges with the same start, outer ones come first.
+/// Returns true if `a` comes before `b` in a row: it starts earlier, or at the same time and encloses `b`.
 bool is_outer(const TraceSpan& a, const TraceSpan& b);
 
-/// Assigns numbers to pairs of a launch on the host and the device's activity that it started.
+/// Assigns a number to each pair of a launch on the host and the activity on a device that this launch started.
 class Correlations {
  public:
   explicit Correlations(const TraceView& view);
-  /// Returns the number (from 1) that a launch shares with its activity; 0: the record is neither.
+  /// Returns the number, from 1, of the pair that a record belongs to; 0 if the record belongs to none.
   int64_t of(const Record& record) const;
-  /// Returns the activity of a launch; null if it was not recorded.
+  /// Returns the activity of the pair with this number; null for 0.
   const Record* activity(int64_t number) const;
   int64_t size() const { return static_cast<int64_t>(activities_.size()); }
 
@@ -67,15 +67,15 @@ class Correlations {
   std::vector<const Record*> activities_;  // the activity with number n is at index n - 1
 };
 
-/// Arrows from the outputs of forward nodes to the backward nodes of the same run that read them.
+/// Arrows from forward nodes to the backward nodes that differentiate them, for trace viewers.
 class GradientArrows {
  public:
-  /// @param first_id  number of the first arrow
+  /// @param first_id  the number that the first arrow gets; the next arrows get the following numbers
   GradientArrows(const TraceView& view, int64_t first_id);
-  /// Return the numbers of the arrows that begin at a record, and of those that end there.
+  /// from() returns the numbers of the arrows that begin at a record, and to() those of the arrows that end at it.
   const std::vector<int64_t>& from(const Record& record) const { return found(begins_, record); }
   const std::vector<int64_t>& to(const Record& record) const { return found(ends_, record); }
-  /// Returns the row (TraceRow::id) of the forward node's thread; -1: the record is not of a backward node.
+  /// Returns the row (TraceRow::id) in which the forward node of a backward node ran; -1 for records of other nodes.
   int64_t forward_thread(const Record& record) const;
 
  private:
@@ -88,15 +88,15 @@ class GradientArrows {
 
 inline constexpr int64_t kMaxRowsOfThread = 100;
 
-/// Returns the thread's name with its number in the system. Streams of devices have a negative number, which is not shown.
+/// Returns the thread's name followed by its system thread id. The negative ids of device streams are not shown.
 std::string title_of(const Recording::Thread& thread);
 
-/// A row of a viewer. Viewers drop ranges that overlap without nesting, so such ranges are in another row of the same thread.
+/// A row in a trace viewer. Viewers drop ranges that overlap without nesting, so a thread with such ranges has several rows.
 struct TraceRow {
   const Recording::Thread* thread = nullptr;
-  int64_t number = 0;                                   ///< index among this thread's rows
+  int64_t number = 0;                                   ///< index among the rows of this thread
   std::vector<TraceSpan> spans;                         ///< sorted by start, outer ones first
-  std::shared_ptr<const std::vector<Record>> layers{};  ///< the records of layers that spans refer to
+  std::shared_ptr<const std::vector<Record>> layers{};  ///< keeps alive the records of layers to which spans refer
 
   /// Returns a number that is unique among all rows of the recording.
   int64_t id() const { return int64_t{thread->index} * kMaxRowsOfThread + std::min(number, kMaxRowsOfThread - 1); }
@@ -110,8 +110,8 @@ inline bool is_point(const Record& record) {
 
 std::vector<TraceRow> rows_of(const TraceView& view);
 
-/// Calls open(span) and close(span) in order of time, inner ranges within outer ones, and mark(span) for the program's marks. Skips other
-/// points.
+/// Calls open(span) and close(span) for each range in order of time, inner ranges within outer ones. Calls mark(span) for points that the
+/// program has marked, and skips other points.
 template <typename Open, typename Close, typename Mark>
 void replay(const TraceRow& row, const Open& open, const Close& close, const Mark& mark) {
   std::vector<const TraceSpan*> stack;

@@ -1,4 +1,4 @@
-// The result of `treadle explain`: how the optimiser changed a model, without running it.
+// The result of `treadle explain`: how the optimizer changed a model, without running it.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace treadle::profile {
 struct PassChange {
   std::string what;  ///< "made", "changed", "folded" or "removed"
   std::string op_type, name;
-  std::vector<std::string> sources;  ///< original nodes that it replaces
-  std::vector<std::string> took;     ///< removed nodes whose work it does, such as "Relu relu_1"
+  std::vector<std::string> sources;  ///< the model's nodes that this node replaces
+  std::vector<std::string> took;     ///< removed nodes whose operation it includes, such as "Relu relu_1"
 };
 
 struct PassReport {
@@ -24,20 +24,20 @@ struct PassReport {
   std::vector<PassChange> changes;
 };
 
-/// A node of the optimised graph that needs no instruction, because its outputs are views of its inputs.
+/// A node of the optimized graph that is not executed, because its outputs are views of its inputs.
 struct ViewReport {
   std::string name, op_type;
   std::vector<std::string> sources;
 };
 
 struct Explanation {
-  ProfileReport plan;  ///< the plan without runs: nodes with the refusals of passes and their least times
+  ProfileReport plan;  ///< nodes with the reasons why passes refused them, and estimated least times; no runs
   size_t nodes_as_read = 0;
   std::vector<PassReport> passes;
   std::vector<ViewReport> views;
 };
 
-/// The changes of an original node, or the origin of an optimised one.
+/// How passes changed a node of the original model, or from which nodes they made a node of the optimized graph.
 struct NodeHistory {
   struct Step {
     std::string pass, what;

@@ -1,4 +1,4 @@
-// Converts structs to JSON and back, for the files of src/profile/model and the sections of recordings. Each struct lists its fields once:
+// Converts structs to JSON and back, for profiles and for sections of recording files. Each struct lists its fields once, for both ways:
 //   void fields(auto& v, Thing& thing) { v.must("name", thing.name); v.opt("size", thing.size); }
 #pragma once
 
@@ -16,28 +16,28 @@ namespace treadle::profile {
 
 using Document = nlohmann::ordered_json;
 
-/// Parses JSON. @param throws  false: invalid JSON gives a discarded document instead of Document::parse_error.
-/// @throws Error(invalid_argument) for text whose lists are nested too deeply
+/// Parses JSON. @param throws  false: for invalid JSON, returns a document of type discarded instead of throwing Document::parse_error.
+/// @throws Error(invalid_argument) for text whose arrays or objects are nested too deeply
 Document parse_json(std::string_view text, bool throws = true);
-/// Formats the document; on one line by default. Replaces bytes that are not UTF-8.
+/// Formats the document as text, on one line by default. Replaces bytes that are not UTF-8.
 std::string to_text(const Document& document, int indent = -1);
 
 [[noreturn]] void throw_damaged(const std::string& what);
 
-/// Calls read(), which converts fields of a document.
-/// @throws Error(invalid_argument) if a field has the wrong type
+/// Returns the result of read(), a function that converts fields of a JSON document. Translates the JSON library's errors.
+/// @throws Error(invalid_argument) if the text is not JSON or a field has the wrong type
 template <typename Read>
 auto reading(const Read& read) {
   try {
     return read();
-  } catch (const Document::parse_error& error) {  // the message of this error may contain bytes that are not UTF-8
+  } catch (const Document::parse_error& error) {  // its message may contain bytes that are not UTF-8
     throw_damaged("it is no JSON at byte " + std::to_string(error.byte));
   } catch (const Document::exception& error) {
     throw_damaged(error.what());
   }
 }
 
-/// Writes the fields of a struct into an object.
+/// Writes the fields of a struct into a JSON object.
 struct JsonWriter {
   static constexpr bool kReads = false;
   Document& out;
@@ -53,7 +53,7 @@ struct JsonWriter {
   void opt(const char* key, const T& value, const T& nothing = {});
 };
 
-/// Reads the fields of a struct from an object.
+/// Reads the fields of a struct from a JSON object.
 struct JsonReader {
   static constexpr bool kReads = true;
   const Document& in;
@@ -73,7 +73,7 @@ struct JsonReader {
 template <typename T>
 concept Plain = std::is_arithmetic_v<T> || std::is_same_v<T, std::string>;
 
-/// Reads an object whose keys are data.
+/// A JSON object whose keys are data, such as names of nodes, rather than fields of a struct.
 template <typename T>
 using Named = std::vector<std::pair<std::string, T>>;
 
@@ -150,7 +150,7 @@ void read_json(const Document& json, std::optional<T>& value) {
     read_json(json, value.emplace(T{}));
 }
 template <typename T>
-void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // null is a value here, different from a missing one
+void read_json(const Document& json, std::optional<std::optional<T>>& value) {  // JSON's null is a value here; a missing field is not
   read_json(json, value.emplace());
 }
 template <typename T>

@@ -1,4 +1,4 @@
-// Plans of profiles as JSON, for files that are written while a profile is recorded.
+// Converts a profile's plan to JSON and back, for files that are written while the profile is recorded.
 #include <algorithm>
 #include <utility>
 
@@ -111,7 +111,7 @@ Document buffers_json(const std::vector<ProfiledBuffer>& buffers) {
   return list;
 }
 
-// Checks that no index is out of range, because they are used for lookups.
+// Checks that all indices are in range, since code that uses the plan relies on this.
 void check_indices(const ProfilePlan& plan) {
   const auto num_nodes = static_cast<int32_t>(plan.profile.nodes.size());
   const auto damaged = [](bool is) {
@@ -151,7 +151,7 @@ std::string plan_to_json(const ProfilePlan& plan) {
                   p.memory.arena_sum_bytes, p.memory.arena_in_order_bytes, p.memory.largest_node_bytes}},
                 {"statistics", statistics_json(p.memory_statistics)},
                 {"before", statistics_json(plan.memory_before)}};
-  // Lists are complete before they are inserted, because inserting a key may move the values of others.
+  // Completes lists before it inserts them into `json`, because inserting a key may move the values of other keys.
   Document nodes = Document::array(), names = Document::array(), load = Document::array(), held = Document::array();
   for (const ProfiledNode& node : p.nodes) nodes.push_back(node_json(node));
   for (const auto& [record, node] : plan.node_of) names.push_back({record, node});
@@ -175,7 +175,7 @@ ProfilePlan plan_from_json(std::string_view text) {
     plan.run = json.at("run"), plan.initialization = json.at("initialization"), plan.account = json.at("account");
     plan.memory = json.at("memory"), plan.kernel_phases = json.at("kernel_phases"), plan.python_calls = json.at("python_calls");
     plan.ns_per_event = json.at("ns_per_event");
-    p.cpu = json.value("cpu", ""), p.float32 = json.value("float32", true);  // files of older versions do not have these fields
+    p.cpu = json.value("cpu", ""), p.float32 = json.value("float32", true);  // older files lack these fields
     constexpr int kMostThreads = 1 << 16;
     p.num_threads = std::clamp(json.value("num_threads", 0), 0, kMostThreads);
     p.steps = json.at("steps").get<std::vector<int32_t>>();

@@ -14,7 +14,7 @@
 namespace treadle {
 namespace profile {
 
-// Not in an unnamed namespace, because json.h would not find them there.
+// These functions are not in an unnamed namespace, because the templates in json.h would not find them there.
 void fields(auto& v, ProfileTimes& t) {
   v.must("median", t.median), v.opt("interval", t.interval);
   v.may("p10", t.p10), v.may("p90", t.p90), v.may("min", t.min), v.may("max", t.max);
@@ -194,7 +194,7 @@ void fields(auto& v, ProfileRemedy& r) {
   v.may("title", r.title), v.may("saves", r.saves), v.may("effect", r.effect), v.may("evidence", r.evidence), v.may("command", r.command);
 }
 
-// All fields except the timeline.
+// Converts all fields except the timeline, which is written separately.
 void fields(auto& v, ProfileReport& r) {
   v.opt("model", r.model), v.opt("command", r.command), v.may("assumed_extents", r.assumed_extents);
   v.may("environment", r.environment), v.must("runs", r.runs), v.opt("profiler", r.profiler), v.opt("clock", r.clock);
@@ -259,16 +259,16 @@ Document headed_json(const char* format, const T& value) {
 
 size_t skip_spaces(std::string_view text, size_t i) { return std::min(text.find_first_not_of(" \t\r\n", i), text.size()); }
 
-// Returns the position after the closing quote of the string that begins here.
+// Returns the position after the closing quote of the JSON string that begins at position i.
 size_t skip_string(std::string_view text, size_t i) {
   for (++i; i < text.size() && text[i] != '"'; ++i)
     if (text[i] == '\\') ++i;
   return std::min(i + 1, text.size());
 }
 
-// Replaces the timeline by null. With 1,000,000 events it is nearly all of the text, and parsing it would take a second.
+// Replaces the timeline in a JSON text by null. A timeline of 1,000,000 events is nearly all of the text, and parsing it takes a second.
 std::string without_timeline(std::string_view text) {
-  size_t from = 0;  // position where its value begins
+  size_t from = 0;  // position where the timeline's value begins
   for (size_t i = 0, depth = 0; i < text.size();) {
     if (text[i] == '"') {
       const size_t end = skip_string(text, i), colon = skip_spaces(text, end);
@@ -296,7 +296,7 @@ void check_header(const Document& json) {
     throw Error(ErrorCode::invalid_argument, "the profile lacks its nodes or runs");
 }
 
-// Recursive functions process nested items, and Python limits recursion to a thousand levels.
+// Checks that each item comes after its parent, and that items are not nested too deeply for recursive functions.
 template <typename T>
 void check_parents(const std::vector<T>& items, const char* what) {
   constexpr int kMostNested = 5000;
@@ -318,7 +318,7 @@ void check_columns(const TimelineEvents& t) {
     throw_damaged("the columns of its timeline have different lengths");
 }
 
-// Checks that no index is out of range, because they are used for lookups.
+// Checks that all indices are in range, since code that uses the report relies on this.
 void check_indices(const ProfileReport& r) {
   const auto check_nodes = [&](const std::vector<int32_t>& indices) {
     for (int32_t i : indices)

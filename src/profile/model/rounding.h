@@ -1,4 +1,4 @@
-// Defines the precision of numbers in profiles.
+// Rounds numbers to the precision that they have in profiles.
 #pragma once
 
 #include <cmath>

@@ -36,7 +36,8 @@ StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe desc
       awaited_(std::move(awaited)),
       process_(fork_generation()),
       from_(window.start()) {
-  // If a process waits for the file, it is in a folder that many processes use. So the file must be new, and readable only for this user.
+  // If another process waits for the file, its folder is one that many users can write to. So the file must be new and only readable by
+  // this user.
   file_ = awaited_.is_over ? open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
                            : open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file_ < 0) throw Error(ErrorCode::io_error, fmt::format("cannot write the profile to {}: {}", path_, std::strerror(errno)));
@@ -53,7 +54,7 @@ StreamWriter::StreamWriter(std::string path, RecordWindow& window, Describe desc
 }
 
 StreamWriter::~StreamWriter() {
-  if (fork_generation() != process_) return;  // true in a forked child, which does not have the thread and must not lock the mutex
+  if (fork_generation() != process_) return;  // a forked child has no writer thread and must not lock the mutex
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
@@ -66,7 +67,7 @@ StreamWriter::~StreamWriter() {
   close(file_);
 }
 
-// Ends the recording, writes the remaining events, and renames the file.
+// Ends a recording that another process waits for: writes the remaining events and renames the file, or removes an unwanted file.
 void StreamWriter::end_awaited() noexcept {
   try {
     awaited_.stop();
@@ -78,7 +79,7 @@ void StreamWriter::end_awaited() noexcept {
     unlink(path_.c_str());
     return has_ended_.store(true, std::memory_order_release);
   }
-  described_ = false;  // then the last plan describes the current extents and memory
+  described_ = false;  // writes the plan once more, with the final extents and memory
   write_all();
   window_.close();
   std::rename(path_.c_str(), (error_.empty() ? awaited_.complete : awaited_.incomplete).c_str());
@@ -89,7 +90,7 @@ void StreamWriter::flush() {
   if (fork_generation() != process_)
     throw Error(ErrorCode::invalid_argument, fmt::format("{} is written by the parent of this process", path_));
   std::lock_guard lock(mutex_);
-  described_ = false;  // then the plan describes the current extents and memory
+  described_ = false;  // writes the plan again, with the current extents and memory
   write_all();
   if (!error_.empty()) throw Error(ErrorCode::io_error, error_);
 }
@@ -104,7 +105,7 @@ void StreamWriter::work() {
   }
 }
 
-// Writes a part of the file: new plans and names, events, and the mark. @pre the caller holds the mutex
+// Writes the next part of the file: a plan and names if they are new, events, and the mark that ends the part. @pre mutex_ is locked
 void StreamWriter::write_all() noexcept {
   if (!error_.empty()) return;
   try {
@@ -119,7 +120,7 @@ void StreamWriter::write_part() {
   const uint64_t until = read_ticks();
   uint64_t dropped = 0;
   const std::vector<DrainedThread> drained = window_.drain(dropped);
-  // The plan is written repeatedly, as extents are known only after the first runs, and once more when the profile ends.
+  // Writes the plan again after 1, 2, 4, 8, ... parts, because extents are known only after the first runs.
   if (!drained.empty() && ++num_parts_ == next_plan_) described_ = false, next_plan_ *= 2;
   if (!described_) describe();
   for (const DrainedThread& thread : drained) write_events(thread);
@@ -153,7 +154,7 @@ void StreamWriter::write_events(const DrainedThread& thread) {
     event += count;
   }
   if (payload.size() == before) return;
-  std::swap(out_, events_);  // written after the plan that has the names of the events
+  std::swap(out_, events_);  // the events go to `events_`, since a plan with their names must come first
   section(kEventsSection, payload);
   std::swap(out_, events_);
 }
@@ -209,7 +210,7 @@ void StreamWriter::write_out() {
   out_.clear();
 }
 
-// Stops recording for the file. Runs are not affected.
+// Stops recording to the file because of an error. Runs of the model continue.
 void StreamWriter::fail(const std::string& why) noexcept {
   try {
     error_ = fmt::format("the profile in {} is not complete: {}. Its first {} events are in the file", path_, why, num_events_);

@@ -1,4 +1,4 @@
-// Reads the files of profile/stream_file.h, which may be truncated anywhere or have any contents.
+// Reads files of StreamWriter. A file may be truncated anywhere, or have any contents.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -21,12 +21,12 @@ namespace {
   throw Error(ErrorCode::invalid_argument, fmt::format("the recording is damaged: {}", what));
 }
 
-// Longest plausible recording: four months at 3 GHz, or a year in ns. Computations with such times do not overflow 64 bits.
+// Limits of plausible times: 2^55 ticks are four months at 3 GHz, or a year of ns. Computations with such times do not overflow 64 bits.
 constexpr uint64_t kLongestTicks = uint64_t{1} << 55U;
 constexpr int64_t kLongestSteadyNs = int64_t{1} << 59, kLongestUnixNs = int64_t{1} << 61;
 constexpr double kSlowestClock = 100;  // largest plausible number of ns per tick
 
-/// The sections between two marks, or all of them.
+/// The sections between two marks.
 struct StreamPart {
   std::vector<std::string_view> events;
   std::optional<std::string_view> plan;
@@ -56,7 +56,7 @@ class StreamReader {
   }
 
  private:
-  // Reads the next section. Returns false at the end, or where the file is truncated.
+  // Reads the next section. Returns false at the end of the file, or if the section is truncated.
   bool next(SectionHead& head, std::string_view& payload) {
     if (rest_.size() < sizeof head) return false;
     std::memcpy(&head, rest_.data(), sizeof head);
@@ -92,7 +92,7 @@ class StreamReader {
     intervals_ = mark.at("intervals").get<std::vector<std::pair<uint64_t, uint64_t>>>();
   }
 
-  // Keeps about one of the ten clock anchors that are written per second. Files of older versions have none.
+  // Adds the clock anchor of a mark. Keeps about one anchor per second of the ten that are written. Older files have none.
   void add_anchor(const Document& mark) {
     constexpr int64_t kApartNs = 900'000'000;
     if (!mark.contains("clock")) return;
@@ -119,7 +119,7 @@ class StreamReader {
     PlanFilter filter = filter_of(plan, recording_.start_ticks);
     recording_.names = filter.filter.texts;
     RecordPicker picker(filter.filter, names_, recording_);
-    // Collects the records per thread, because a run's record comes after those of its nodes.
+    // Collects all events of a thread before reading them, because the record of a run comes after those of its nodes.
     std::vector<std::vector<std::string_view>> of_threads;
     for (std::string_view payload : events_) {
       const size_t index = thread_of(payload);
@@ -176,7 +176,7 @@ class StreamReader {
   std::optional<std::string_view> plan_;
   std::vector<std::string_view> events_;
   std::vector<std::pair<uint64_t, uint64_t>> intervals_;
-  std::unordered_map<int64_t, size_t> threads_;  // index of each thread, by the system's thread number
+  std::unordered_map<int64_t, size_t> threads_;  // index of each thread, by its system thread id
 };
 
 }  // namespace

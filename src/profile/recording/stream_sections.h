@@ -1,4 +1,4 @@
-// The sections of the files of profile/stream_file.h.
+// The sections of the files that StreamWriter writes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace treadle::profile {
 
 inline constexpr std::string_view kStreamMagic = "TREADLE PROFILE\n";
-// Version 1 had other memory classes; version 2 did not record the begins of ranges.
+// Versions of the file format. Version 1 had other memory classes; version 2 did not record the begins of ranges.
 inline constexpr int kStreamVersion = 3, kOldestStreamVersion = 2;
 
 /// The header of each section. Numbers are little-endian.
@@ -22,9 +22,9 @@ static_assert(sizeof(SectionHead) == 16);
 
 enum SectionKind : uint32_t {
   kHeaderSection = 1,  ///< JSON: version, process, start_ticks
-  kPlanSection = 2,    ///< JSON: plan_to_json(); the last one is valid
-  kNamesSection = 3,   ///< JSON: the program's names, from number `first` on
-  kEventsSection = 4,  ///< a thread (a ThreadHead and its name) and its RecordEvents
+  kPlanSection = 2,    ///< JSON of plan_to_json(); the last such section counts
+  kNamesSection = 3,   ///< JSON: names and the number `first` of the first one
+  kEventsSection = 4,  ///< a ThreadHead, the thread's name, and its RecordEvents
   kMarkSection = 5,    ///< JSON: ends a part; contains clocks, intervals and the number of lost events
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 using ChromeJson = nlohmann::ordered_json;
 
-// PyTorch's categories of events. Runs appear as steps.
+// The categories that PyTorch's traces use, by RecordKind. Runs appear as profiler steps.
 constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_annotation",
                                                                         "cpu_op",
                                                                         "cpu_op",
@@ -36,10 +36,10 @@ constexpr std::array<const char*, kNumRecordKinds> kChromeCategories = {"user_an
                                                                         "layer",
                                                                         "user_annotation"};
 
-// Replaces bytes that are not UTF-8. Names come from models, and viewers would reject the file.
+// Formats JSON. Replaces bytes that are not UTF-8, since texts come from models, and viewers reject files with invalid UTF-8.
 std::string chrome_text(const ChromeJson& json) { return json.dump(-1, ' ', false, ChromeJson::error_handler_t::replace); }
 
-// Writes a time in microseconds. The three decimals are nanoseconds.
+// Writes a time in microseconds, with three decimals for the nanoseconds.
 void append_microseconds(std::string& out, int64_t ns) {
   fmt::format_to(std::back_inserter(out), "{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
 }
@@ -64,7 +64,7 @@ class ChromeWriter {
 
   std::string write() {
     const Recording& recording = *view_.recording;
-    // Loading has negative times, as it came before the profile. Perfetto drops such events, so all times are shifted.
+    // Loading came before the profile, so its times are negative. Perfetto drops events with negative times, so all times are shifted.
     const std::vector<TraceRow> rows = rows_of(view_);
     for (const TraceRow& row : rows)
       if (!row.spans.empty()) first_ns_ = std::min(first_ns_, row.spans.front().start_ns);
@@ -85,7 +85,7 @@ class ChromeWriter {
   }
 
  private:
-  // Returns pairs of trace time and wall-clock time in nanoseconds.
+  // Returns, as JSON, pairs of a time in the trace and the wall-clock time at that moment, both in nanoseconds.
   std::string clock_pairs() const {
     ChromeJson pairs = ChromeJson::array();
     for (const ClockAnchor& anchor : view_.recording->anchors)
@@ -151,7 +151,8 @@ class ChromeWriter {
     for (int64_t number : gradients_.to(record)) arrow("f", "\"bp\":\"e\",", "fwdbwd", span, row, number);
   }
 
-  // Uses CUDA's terms, which tools for PyTorch traces expect: a runtime call inside of the launching node, and an arrow from it.
+  // Writes a launch in CUDA's terms, which tools for PyTorch traces expect: a CUDA runtime call inside of the node, and the begin of an
+  // arrow to the device's activity.
   void launch_event(const TraceSpan& span, const TraceRow& row, int64_t correlation) {
     const bool is_copy = correlations_.activity(correlation)->kind == RecordKind::copy;
     auto to = std::back_inserter(out_);
@@ -216,9 +217,9 @@ class ChromeWriter {
   const Correlations correlations_;
   const GradientArrows gradients_;
   const int pid_;
-  std::vector<std::string> names_, node_arguments_;  // texts as JSON strings
+  std::vector<std::string> names_, node_arguments_;  // both as JSON text
   std::string out_;
-  int64_t first_ns_ = 0;  // smallest time of all rows; 0 or negative, as 0 is the start of the profile
+  int64_t first_ns_ = 0;  // smallest time of all rows; never above 0, the start of the profile
   int64_t num_runs_ = 0, num_events_ = 0;
 };
 

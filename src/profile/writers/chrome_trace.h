@@ -9,8 +9,8 @@
 
 namespace treadle::profile {
 
-/// Nodes become "cpu_op", runs "ProfilerStep#N", instants "i", counters "C". Times are in microseconds since the recorder was created, with
-/// three decimals.
+/// Returns the trace. Nodes become events of category "cpu_op", runs become "ProfilerStep#N", marks have phase "i", and counters "C". Times
+/// are in microseconds, with three decimals.
 std::string to_chrome_trace(const TraceView& view);
 
 }  // namespace treadle::profile

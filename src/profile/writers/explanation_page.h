@@ -7,7 +7,7 @@
 
 namespace treadle::profile {
 
-/// Returns a page that draws the graph, and needs no network.
+/// Returns an HTML page that draws the graph. The page loads nothing from the network.
 std::string explanation_to_html(const Explanation& explanation);
 
 }  // namespace treadle::profile

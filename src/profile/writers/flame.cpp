@@ -12,7 +12,8 @@
 namespace treadle::profile {
 namespace {
 
-// Escapes semicolons, which separate frames, line ends, which separate stacks, and other control characters.
+// Returns a text as a frame of a collapsed stack. Replaces ";", which separates frames, and control characters such as line ends, which
+// separate stacks.
 std::string folded_frame(const std::string& text) {
   std::string frame = valid_utf8(text);
   for (char& c : frame)
@@ -23,7 +24,7 @@ std::string folded_frame(const std::string& text) {
   return frame;
 }
 
-// Merges calls of one row that have the same stack.
+// Sums the times of calls with the same stack, for one row at a time.
 class CallTree {
  public:
   explicit CallTree(const TraceView& view) : view_(view) {}
@@ -78,7 +79,7 @@ class CallTree {
 
   const TraceView& view_;
   std::vector<Call> calls_;
-  std::unordered_map<uint64_t, uint32_t> children_;  // children, by parent and name
+  std::unordered_map<uint64_t, uint32_t> children_;  // index of a call, by its parent's index and its name
   std::vector<std::string> lines_;
 };
 
@@ -100,7 +101,7 @@ std::string to_speedscope(const TraceView& view, const std::string& title) {
   const size_t unknown = view.recording->names.size();
   bool first_row = true;
   for (const TraceRow& row : rows_of(view)) {
-    // Marks are shown as ranges of length 0, because the format has no points.
+    // Marked points are written as ranges of length 0, because the format has no points.
     const auto is_shown = [](const TraceSpan& span) { return !is_point(*span.record) || span.record->kind == RecordKind::instant; };
     if (std::none_of(row.spans.begin(), row.spans.end(), is_shown)) continue;
     int64_t end = row.spans.front().end_ns;

@@ -7,7 +7,7 @@
 
 namespace treadle::profile {
 
-/// Writes a line per stack: its frames from the thread inwards, joined by semicolons, and the ns spent in it but in no deeper stack.
+/// Writes one line per stack: its frames from the thread inward, joined by ";", and the time in ns spent in the innermost frame itself.
 std::string to_folded_stacks(const TraceView& view);
 
 /// Writes each row as an "evented" profile of https://www.speedscope.app/file-format-schema.json.

@@ -34,7 +34,7 @@ OrtJson type_shapes(const std::vector<ProfiledOperand>& operands) {
   return list;
 }
 
-// Returns the size of the operands in bytes; nullopt if an extent is known only in a run.
+// Returns the total size in bytes of the operands; nullopt if the size is known only during a run.
 std::optional<double> size_of(const std::vector<ProfiledOperand>& operands, bool constants) {
   double bytes = 0;
   for (const ProfiledOperand& operand : operands) {
@@ -101,7 +101,7 @@ class OrtWriter {
     for (size_t i = 0; i < row.spans.size(); ++i) {
       const TraceSpan& span = row.spans[i];
       const Record& record = *span.record;
-      // The format contains only whole nodes. The time that a thread waited in a node is an argument of the node.
+      // Skips ranges within nodes, which the format lacks. How long a thread waited in a node becomes an argument of the node.
       if (record.kind == RecordKind::phase || record.kind == RecordKind::chunk || record.kind == RecordKind::pool) continue;
       const int32_t node = view_.node_index(record);
       if (node >= 0) {
@@ -127,7 +127,7 @@ class OrtWriter {
     const std::string fence = ort_text({{"op_name", (*view_.nodes)[node].op_type}});
     event("Node", name + "_fence_before", row, idle_since, span.start_ns, fence);
     OrtJson arguments = node_arguments_[node];
-    // Times are in microseconds, as in onnxruntime.
+    // Times are in microseconds, as in ONNX Runtime. Sub-threads are not listed here, because helper threads have their own rows.
     const int64_t wait_ns = barrier_ns(row, node_span);
     arguments["thread_scheduling_stats"] = {{"main_thread",
                                              {{"thread_pool_name", row.thread->name},

@@ -7,8 +7,8 @@
 
 namespace treadle::profile {
 
-/// Returns an array of Chrome's events. Each run is "model_run". Each node is NODE_fence_before (since the previous node, or the run's
-/// begin, on the same thread), NODE_kernel_time and NODE_fence_after. Times are rounded to microseconds, as tools for that format expect.
+/// Returns an array of Chrome trace events. A run becomes "model_run". A node becomes three events: NODE_fence_before (which begins when
+/// the thread became idle), NODE_kernel_time and NODE_fence_after. Times are in whole microseconds, as tools for this format expect.
 /// @pre the view has nodes
 std::string to_onnxruntime_trace(const TraceView& view);
 

@@ -1,4 +1,4 @@
-// Writes a profile as an HTML page: the JSON document, and a script that shows it.
+// Writes a profile as an HTML page: the report as JSON, and a script that shows it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,16 +31,16 @@ std::string base64(const std::string& bytes) {
   return text;
 }
 
-// Appends a number in a form in which small numbers of either sign take few bytes.
+// Appends a number as a zigzag varint, in which small numbers of either sign take few bytes.
 void append_number(std::string& bytes, int64_t value) {
   auto rest = static_cast<uint64_t>(value) << 1 ^ static_cast<uint64_t>(value >> 63);
   for (; rest > 127; rest >>= 7) bytes += static_cast<char>(rest | 128);
   bytes += static_cast<char>(rest);
 }
 
-// Packs the events, because a browser needs seconds to parse a million events as JSON, and 0.1 s in this form. Node, thread and start are
-// stored as differences from the previous event; duration and phase are stored unchanged. Times are in ns. unpack() in timeline.js reverses
-// it.
+// Packs the events of a timeline. A browser needs seconds to parse a million events as JSON, but 0.1 s in this form. Node, thread and
+// start are stored as differences from the previous event, all other fields unchanged. Times are in ns. unpack() in timeline.js is the
+// inverse.
 std::string packed(const TimelineEvents& timeline) {
   auto ns = [](double us) { return static_cast<int64_t>(std::llround(std::clamp(us, -1e15, 1e15) * 1e3)); };
   const size_t count = timeline.item.size();
@@ -65,7 +65,7 @@ std::string packed(const ProfileReport::Timeline& timeline) {
                      timeline.ranges ? ",\"ranges\":" + packed(*timeline.ranges) : "");
 }
 
-// Escapes "<" in the document, so that text of a model cannot end the script element.
+// Returns the page for a JSON document. Escapes "<" in it, so that a name from a model cannot end the script element.
 std::string page_of(std::string_view document) {
   std::string text;
   for (char c : document) {
@@ -77,7 +77,7 @@ std::string page_of(std::string_view document) {
   std::string page = kPageHtml;
   const std::array<std::pair<std::string_view, std::string_view>, 3> parts{
       {{"/*SCRIPT*/", kPageScript}, {"/*PROFILE*/", text}, {"/*STYLE*/", kPageStyle}}};
-  // Replaces the last placeholder first, so that placeholders in inserted text are not replaced.
+  // Replaces the placeholders from last to first, so that text that looks like a placeholder in inserted parts is not replaced.
   for (const auto& [mark, part] : parts) page.replace(page.rfind(mark, page.size()), mark.size(), part);
   return page;
 }

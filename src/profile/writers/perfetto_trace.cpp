@@ -17,7 +17,7 @@
 namespace treadle::profile {
 namespace {
 
-// Field numbers of Perfetto's protobuf messages.
+// Field numbers of Perfetto's protobuf messages, one namespace per message.
 namespace packet {
 constexpr uint32_t kClockSnapshot = 6, kTimestamp = 8, kSequence = 10, kTrackEvent = 11, kInterned = 12, kFlags = 13, kDefaults = 59,
                    kTrackDescriptor = 60;
@@ -47,7 +47,7 @@ size_t encode(uint64_t value, char* bytes) {
   return n;
 }
 
-// A protobuf message that is being built.
+// Builds the encoding of a protobuf message.
 class Message {
  public:
   void varint(uint64_t value) {
@@ -76,7 +76,7 @@ class Message {
   std::string text_;
 };
 
-// Assigns numbers to texts, by which the packets of one sequence refer to them; 0 means none.
+// Assigns numbers, from 1, to texts. Packets refer to texts by these numbers, so that each text is written once.
 class InternedTexts {
  public:
   explicit InternedTexts(uint32_t field) : field_(field) {}
@@ -134,10 +134,10 @@ class PerfettoWriter {
   static constexpr uint64_t kProcessTrack = 1;
   static constexpr uint64_t kUnitBytes = 3;
 
-  // The constant part of a row's events with one name, encoded once.
+  // The encoded parts that all events of one name in a row have in common.
   struct Prepared {
     std::string begin;   // field of the event that begins a slice
-    std::string packet;  // the part of the packet after its time
+    std::string packet;  // the part of a packet that follows the time
     bool ready = false;
     RecordKind kind{};
   };
@@ -149,14 +149,14 @@ class PerfettoWriter {
     out_.bytes(1, one.text());
   }
 
-  // Relates the clock of the packets (boot time, 6) to the wall clock (1).
+  // Writes pairs of times that relate the packets' clock (Perfetto's number 6, boot time) to the wall clock (number 1).
   void snapshot_clocks() {
     const Recording& recording = *view_.recording;
     int64_t last_ns = 0;
     snapshot_clocks(last_ns, recording.start_unix_ns);
     for (const ClockAnchor& anchor : recording.anchors) {
       const int64_t ns = std::llround(recording.to_ns(anchor.ticks));
-      if (ns <= last_ns) continue;  // the clock is earlier than the last one written
+      if (ns <= last_ns) continue;  // not later than the last anchor written
       snapshot_clocks(ns, anchor.unix_ns);
       last_ns = ns;
     }
@@ -344,7 +344,7 @@ class PerfettoWriter {
     append_packet(ns, behind_time(event, additions));
   }
 
-  // Called twice per event: encodes it directly into the file's buffer.
+  // Appends a packet. Encodes it directly into the file's buffer, because this happens twice per event.
   void append_packet(int64_t ns, const std::string& rest) {
     char head[2 * kMaxVarint + 2], time[kMaxVarint];
     const size_t time_size = encode(static_cast<uint64_t>(ns) + kOffsetNs, time);
@@ -356,7 +356,7 @@ class PerfettoWriter {
     out_.text().append(head, size + time_size).append(rest);
   }
 
-  // Added to all times, because packets' times are unsigned and loading may have begun up to a minute before the profile.
+  // Offset of all times. It is needed because times of packets are unsigned, and loading may begin up to a minute before time 0.
   static constexpr uint64_t kOffsetNs = 100'000'000'000;
 
   const TraceView& view_;

@@ -7,8 +7,8 @@
 
 namespace treadle::profile {
 
-/// Writes a track per row with a slice per range, and a track per counter. In a row, slices with the same name or the same arguments share
-/// one copy of them.
+/// Writes one track per row, with a slice for each range, and one track per counter. Names and arguments that several slices of a row have
+/// in common are stored once.
 std::string to_perfetto_trace(const TraceView& view);
 
 }  // namespace treadle::profile

@@ -20,7 +20,7 @@ std::string number(const std::optional<double>& value) { return value ? fmt::for
 std::string decimals(double value, int digits = 4) { return fmt::format("{:.{}f}", value, digits); }
 std::string threads_text(int count) { return fmt::format("{} thread{}", count, count == 1 ? "" : "s"); }
 
-// Returns the line below a table that was cut off, which says how many rows are missing.
+// Returns the line below a shortened table, which says how many rows are missing; empty if none are.
 std::string more(size_t count, const char* what, const std::string& details = {}) {
   if (count == 0) return {};
   return fmt::format("  ... and {} more {}{}{}: --top 0 shows all\n", count, what, count == 1 ? "" : "s", details);
@@ -104,7 +104,7 @@ std::string node_table(const ProfileReport& report, const ProfileTableOptions& o
   return text;
 }
 
-// Shows the phases within the kernels of the nodes that the table shows.
+// Returns a table of the phases within kernels, for the nodes that the table of nodes shows.
 std::string kernel_phase_table(const ProfileReport& report, const ProfileTableOptions& options) {
   TextTable table({{"node", false, 36}, {"phase"}, {"calls", true}, {"ms", true}, {"%", true}});
   bool any = false;
@@ -150,7 +150,7 @@ std::string phase_table(const ProfileReport& report) {
   return "\n" + table.to_text();
 }
 
-// Indents nested phases. Phases that took less than 1 % of the total are summed in one line.
+// Adds rows for phases of loading, with nested phases indented. Phases that took less than `least_ms` are summed in one row.
 void add_phases(const std::vector<ProfileReport::Load>& load, int parent, double least_ms, const std::string& indent, TextTable& table) {
   double rest_ms = 0;
   for (size_t i = 0; i < load.size(); ++i) {
@@ -175,7 +175,7 @@ std::string load_table(const ProfileReport& report) {
   return "\n" + table.to_text();
 }
 
-// Indents nested ranges. Python calls that took less than 1 % of the total are omitted.
+// Adds rows for ranges, with nested ranges indented. Python calls that took less than `least_ms` are omitted.
 void add_ranges(const std::vector<ProfileReport::Range>& ranges, int parent, double least_ms, const std::string& indent, TextTable& table,
                 size_t& num_added) {
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -200,7 +200,7 @@ std::string range_table(const ProfileReport& report) {
          (left_out > 0 ? fmt::format("  ... and {} calls of Python with less than 1 % each, or within such a one\n", left_out) : "");
 }
 
-// Groups marks by name, in the order of each name's first mark.
+// Returns a table of the program's marks, grouped by name. Names are in the order of their first marks.
 std::string mark_table(const ProfileReport& report, int top) {
   if (!report.marks) return {};
   struct Mark {
@@ -273,7 +273,7 @@ std::string memory_table(const ProfileReport& report) {
   return text;
 }
 
-// Shows the contents of the arena at the node where it is fullest, and its use at each node.
+// Returns tables of the arena's contents at the node where it is fullest, and of its use at each node.
 std::string arena_table(const ProfileReport& report, const ProfileTableOptions& options) {
   if (!report.memory || !report.memory->peak)
     return "\nno arena was planned: nothing ran, no value lies between nodes, or they ran on a device\n";
@@ -305,7 +305,7 @@ std::string arena_table(const ProfileReport& report, const ProfileTableOptions& 
          "\nalive over the run, by step\n" + steps.to_text() + more(left_out(memory.steps.size()), "step");
 }
 
-// Shows the memory that was allocated during the profile.
+// Returns tables of the memory that was allocated during the profile, by class and by holder.
 std::string measured_table(const ProfileReport& report, const ProfileTableOptions& options) {
   if (!report.memory || !report.memory->measured) return {};
   const MeasuredMemoryReport& measured = *report.memory->measured;
@@ -319,7 +319,7 @@ std::string measured_table(const ProfileReport& report, const ProfileTableOption
   }
   TextTable holders({{"held at the peak", false, 60}, {"class"}, {"MB", true}});
   size_t count = 0, rest = 0;
-  size_t rest_bytes = peak.more_holders_bytes;  // includes the holders that the profile does not list
+  size_t rest_bytes = peak.more_holders_bytes;  // begins with holders that the report does not list
   for (const HoldingReport& holder : peak.holders) {
     if (options.top > 0 && count++ >= static_cast<size_t>(options.top))
       ++rest, rest_bytes += holder.bytes;

@@ -10,7 +10,7 @@
 namespace treadle::profile {
 namespace {
 
-// Counts code points, which equals the number of columns except for wide characters.
+// Returns the number of columns that a text takes: its number of code points, which is right except for wide characters.
 size_t width_of(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
@@ -33,7 +33,7 @@ std::string printable(const std::string& text) {
   return result;
 }
 
-// Removes the middle, because the ends of a long name (its layer, its operator) say most.
+// Shortens a long text in the middle, because the ends of a node's name (its layer and its operator) say most.
 std::string shortened(const std::string& text, size_t width) {
   if (width_of(text) <= width || width < 5) return text;
   const size_t head = (width - 2) / 3, tail = width - 2 - head;
@@ -46,7 +46,7 @@ std::string shortened(const std::string& text, size_t width) {
   return text.substr(0, place(head)) + ".." + text.substr(place(width_of(text) - tail));
 }
 
-// Returns the number by which nodes are sorted, or 0 if the node has none.
+// Returns the number by which a node is sorted, or 0 if it has no such number.
 double value_for(const NodeReport& node, std::string_view sort) {
   if (sort == "time") return node.mean_ms.value_or(0);
   if (sort == "calls") return node.calls.value_or(0);
@@ -90,7 +90,7 @@ std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::stri
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return nodes[a].name < nodes[b].name; });
     return order;
   }
-  static_cast<void>(value_for({}, sort));  // makes an unknown order an error even without nodes
+  static_cast<void>(value_for({}, sort));  // throws for an unknown order, even if there are no nodes
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return value_for(nodes[a], sort) > value_for(nodes[b], sort); });
   return order;
 }

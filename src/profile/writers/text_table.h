@@ -11,7 +11,7 @@
 
 namespace treadle::profile {
 
-/// A table whose columns are as wide as their widest cell. Text is left-aligned, numbers are right-aligned.
+/// A text table. Each column is as wide as its widest cell. Texts are left-aligned and numbers right-aligned.
 class TextTable {
  public:
   struct Column {
@@ -28,7 +28,7 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// Returns the nodes' indices in the given order. @throws Error(invalid_argument) for an unknown order.
+/// Returns the nodes' indices, sorted as `sort` says ("time", "calls", ...). @throws Error(invalid_argument) for an unknown order.
 std::vector<size_t> sorted_nodes(const std::vector<NodeReport>& nodes, std::string_view sort);
 
 }  // namespace treadle::profile

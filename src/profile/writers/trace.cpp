@@ -20,7 +20,7 @@ std::string profile_to_trace(const Profile& profile, TraceFormat format) {
   view.launches = view.pool_runs = format == TraceFormat::chrome || format == TraceFormat::perfetto;
   if (format != TraceFormat::onnxruntime) view.layers = &profile.trace->layers;
   view.waited = &profile.trace->waited_ns;
-  if (!view.launches) view.load = nullptr;  // only traces with launches have rows of loading
+  if (!view.launches) view.load = nullptr;  // formats without launches have no row for loading either
   switch (format) {
     case TraceFormat::chrome: return profile::to_chrome_trace(view);
     case TraceFormat::perfetto: return profile::to_perfetto_trace(view);
@@ -62,7 +62,7 @@ std::string profile_file(std::string_view path, const ProfileReport& report, con
   check_profile_file(path);
   if (const TraceFormat* format = profile::trace_format_of(path)) {
     static const Profile kNone;
-    const Profile& of = profile ? *profile : kNone;  // a reference, because a long run has a million events
+    const Profile& of = profile ? *profile : kNone;  // not copied, because a long run has a million events
     return profile_to_trace(of, *format);
   }
   if (path.ends_with(".html")) return profile_to_html(report);

@@ -1,4 +1,4 @@
-// Prints a run as a tree: phases of a step, layers of the model, nodes.
+// Prints a run as a tree: phases of a training step, layers of the model, and nodes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class TreeText {
     double run_ms = 0, nodes_ms = 0;
     for (const ProfileReport::Part& part : report.where) run_ms += part.ms;
     for (const NodeReport& node : nodes_) nodes_ms += node.mean_ms.value_or(0);
-    // If nodes run concurrently, the sum of their times exceeds the run's time.
+    // If nodes run concurrently, the sum of their times exceeds the run's time, and the rest of the run cannot be computed.
     table_.add({"run", std::to_string(nodes_.size()), ms_text(run_ms), nodes_ms <= run_ms ? ms_text(run_ms - nodes_ms) : "", "100.0"});
     for (size_t i = 0; i < tree_.branches().size(); ++i)
       if (tree_.branches()[i].parent < 0) add_branch(i, 1);
@@ -77,7 +77,7 @@ class TreeText {
   const std::vector<NodeReport>& nodes_;
   const LayerTree tree_;
   const ProfileTreeOptions options_;
-  std::vector<std::vector<size_t>> in_node_, in_branch_;  // indices of nodes in the bodies of each node, and directly in each layer
+  std::vector<std::vector<size_t>> in_node_, in_branch_;  // indices of the nodes in each node's bodies, and of those directly in each layer
   std::vector<size_t> outside_;
   std::string assumed_;
   TextTable table_{{{"", false, 72}, {"nodes", true}, {"ms", true}, {"own ms", true}, {"%", true}}};

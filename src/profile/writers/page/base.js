@@ -1,13 +1,13 @@
 'use strict';
-// Functions and data that all parts of the page use: the profile, HTML and SVG elements, numbers with units, colours.
+// Functions and data that all parts of the page use: the profile, HTML and SVG elements, numbers with units, colors.
 const $ = (id) => document.getElementById(id);
 const profile = JSON.parse($('profile').textContent);
-const redraws = [];  // functions that draw anew when the window's size or colours change
-// True for the page of `treadle explain -o`, which has estimates instead of runs, and the changes of each pass.
+const redraws = [];  // functions that redraw when the window's size or colors change
+// True on a page of `treadle explain -o`, which shows estimates instead of runs, and what each optimizer pass changed.
 const isPlan = profile.format === 'treadle-explain';
 if (isPlan) profile.runs = {};
 
-// Makes an element. Strings among the children become text nodes, never HTML, because names come from models.
+// Makes an HTML element. Strings among the children become text, never HTML, because names come from models.
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) if (value !== undefined) element.setAttribute(key, value);
@@ -25,11 +25,11 @@ function svg(tag, attributes, text) {
 const isKnown = (x) => x !== undefined && x !== null;
 const number = (x, digits = 1) =>
   isKnown(x) ? x.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits }) : '';
-// Returns the number of decimals with which x has three significant digits, or more if it is 1000 or larger.
+// Returns the number of decimals that gives x three significant digits (more if x is 1000 or larger).
 const digitsOf = (x) => { const size = Math.abs(x); return size >= 100 ? 0 : size >= 10 ? 1 : 2; };
 const percent = (x, digits = 1) => isKnown(x) ? (x > 0 && x < 0.5 * 10 ** (-2 - digits) ? '< ' + number(10 ** -digits, digits) : number(100 * x, digits)) + ' %' : '';
 const bytes = (x) => x >= 1e9 ? number(x / 1e9, 2) + ' GB' : x >= 1e6 ? number(x / 1e6, 2) + ' MB' : x >= 1e3 ? number(x / 1e3, 1) + ' kB' : number(x, 0) + ' B';
-// Formats a number of operations, or of operations per second if the caller appends "/s".
+// Formats a number of floating-point operations. For operations per second, callers append "/s".
 const flopText = (x) => { const [unit, factor] = [['G', 1e-9], ['M', 1e-6], ['k', 1e-3]].find(([, f]) => x * f >= 1) || ['', 1]; return `${number(x * factor, digitsOf(x * factor))} ${unit}FLOP`; };
 const plural = (count, word) => `${count.toLocaleString('en')} ${word}${count === 1 ? '' : 's'}`;
 const timeUnits = [['s', 1e-3, 10000], ['ms', 1, 1], ['\u00b5s', 1e3, 0]];
@@ -47,7 +47,7 @@ function time(ms) {
   return `${number(ms * factor, digitsOf(ms * factor))} ${unit}`;
 }
 const shorten = (text, most) => text.length > most ? text.slice(0, Math.ceil(most / 2) - 1) + '\u2026' + text.slice(-Math.floor(most / 2)) : text;
-// Lets long names break into lines after characters that separate their parts.
+// Allows line breaks in a long name after characters that separate its parts.
 function breakable(text) {
   const element = document.createDocumentFragment();
   text.split(/(?<=[/._:])/).forEach((part, i) => element.append(...(i ? [make('wbr')] : []), part));
@@ -59,7 +59,7 @@ const colours = ['--c0', '--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7']
 const allColours = ['--layer', ...colours, ...colours.map((name) => name.replace('--c', '--p'))];
 const swatch = (colour) => make('i', { class: 'swatch', style: `background:var(${colour})` });
 const legendOf = (id, entries) => $(id).replaceChildren(...entries.map(([name, colour]) => make('span', {}, swatch(colour), name)));
-// inkOn() returns black or white, the one with more contrast to the colour as defined by WCAG.
+// inkOn() returns black or white, whichever contrasts more with a background color (contrast as defined by WCAG).
 function luminance(colour) {
   const channel = (i) => { const c = parseInt(colour.slice(1 + 2 * i, 3 + 2 * i), 16) / 255; return c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
   return 0.2126 * channel(0) + 0.7152 * channel(1) + 0.0722 * channel(2);
@@ -160,16 +160,16 @@ function operatorsOf(list) {
 }
 for (const node of nodes) if (node.parent !== undefined && node.parent >= 0) nodes[node.parent].hasBodies = true;
 const critical = new Set(profile.critical_path ? profile.critical_path.nodes : []);
-// The operators with the most time have colours of their own; all others share one.
+// The operators that take the most time have their own colors; all others share one color.
 const operators = profile.operators || operatorsOf(nodes);
 const opColour = new Map(operators.map((o, i) => [o.op, colours[Math.min(i, colours.length - 1)]]));
 const colourOf = (node) => opColour.get(node.op) || '--c7';
-// Names of the phases in kernels, sorted by their total time, longest first.
+// Names of the phases within kernels, sorted by total time, longest first.
 const phaseTimes = new Map();
 for (const node of nodes) for (const p of node.kernel_phases || []) phaseTimes.set(p.phase, (phaseTimes.get(p.phase) || 0) + p.mean_ms);
 const phaseNames = [...phaseTimes.keys()].sort((a, b) => phaseTimes.get(b) - phaseTimes.get(a));
 const phaseColour = (name) => `--p${Math.min(phaseNames.indexOf(name), 7)}`;
-// Returns the first three lines of a list, and a line that says how many more there are.
+// Returns texts for the first three items of a list, and a text that says how many more there are.
 const firstOf = (list, text) => [...list.slice(0, 3).map(text), ...(list.length > 3 ? [`and ${list.length - 3} more`] : [])];
 const label = (node) => [
   `${node.name || '(unnamed)'}  ${node.op}`,

@@ -1,4 +1,4 @@
-// Draws the graph: nodes in layers, coloured by time or bytes. If the graph is large, only the visible part is in the document.
+// Draws the graph: nodes in layers, colored by time or bytes. If the graph is large, the document contains only its visible part.
 const box = { width: 236, height: 40, dx: 256, dy: 62, whole: 1500 };
 const drawing = { top: [], before: new Map(), edges: [], layers: [], width: 0, height: 0, scale: 1, root: null, all: true };
 function showGraph() {
@@ -24,7 +24,7 @@ function sizeGraph() {
   drawing.root.setAttribute('width', drawing.width * drawing.scale);
   drawing.root.setAttribute('height', drawing.height * drawing.scale);
 }
-// Assigns nodes to layers by the longest path from an input, and places each node within its layer near the nodes that it reads.
+// Assigns each node to the layer given by its longest path from an input, and places it near the nodes whose outputs it reads.
 function layOut() {
   const { top, before } = drawing, maker = new Map(), writer = new Map();
   // No node makes a view, so the node that last wrote the view's memory counts as its maker.
@@ -71,7 +71,7 @@ function drawGraph() {
     if (n.x + box.width / 2 >= seen.x0 && n.x - box.width / 2 <= seen.x1 && n.y + box.height >= seen.y0 && n.y <= seen.y1) parts.push(...nodeBox(n, heat));
   drawing.root.replaceChildren(...parts);
 }
-// Returns functions that give a node's heat, from 0 to 1, and the text for it.
+// Returns two functions of a node: its heat (time or bytes, scaled to 0 to 1), and the text for it.
 function heatOf(by) {
   const value = by === 'bytes' ? (n) => (n.bytes || 0) * (n.calls || 1) : (n) => n.share || 0;
   const most = drawing.top.reduce((m, n) => Math.max(m, value(n)), 1e-12);

@@ -1,4 +1,4 @@
-// Shows memory by class, allocations over time, the peak, and the arena as a map of buffers over nodes.
+// Shows memory by class, allocations over time, the memory in use at the peak, and which buffers the arena contains at each node.
 const classColours = { weights: '--c0', packed: '--c6', activations: '--c1', scratch: '--c3', io: '--c2', other: '--c7', parameters: '--p0', gradients: '--c4', optimizer_state: '--c5' };
 const measuredMemory = (profile.memory || {}).measured;
 const classesOf = (measured) => Object.keys(classColours).filter((c) => (measured.timeline.bytes || {})[c]);
@@ -66,7 +66,7 @@ function drawAllocated() {
   const step = niceStep(end / (width / 130)), [unit, factor] = unitOf(step * 2);
   for (let t = 0; t <= end && x(t) < width - 44; t += step) c.fillText(`${number(t * factor, step * factor < 1 ? 2 : 0)} ${unit}`, x(t), height - 9);
 }
-// Draws a squarified treemap: each holder is a rectangle whose area is proportional to its bytes.
+// Draws a squarified treemap: each holder of memory is a rectangle whose area is proportional to its bytes.
 function drawTreemap(holders) {
   const width = $('holders-map').clientWidth || 1160, height = 260;
   const root = svg('svg', { viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': 'What was held at the peak as rectangles; the table below has the same figures' });

@@ -1,4 +1,4 @@
-// Shows the table of nodes, details of the chosen node, and the phases in kernels.
+// Shows the table of nodes, details of the selected node, and the phases within kernels.
 const nodeScale = timeScale(nodes.map((n) => isPlan ? n.estimated_ms : n.ms && n.ms.median));
 const inMillions = (x) => isKnown(x) ? number(x / 1e6, 3) : '';
 const whole = isPlan ? 'all nodes' : 'the run';
@@ -30,7 +30,7 @@ function shareBar(share) {
   const width = Math.max(0, Math.min(1, share || 0)) * 100;
   return [make('span', { class: 'share', 'aria-hidden': 'true' }, make('i', { style: `width:${width}%` })), make('span', { class: 'part' }, percent(share))];
 }
-// Makes a node's name into a button that shows the node in the table.
+// Returns a button with a node's name. A click on it selects the node in the table.
 function nodeLink(node) {
   const link = make('button', { type: 'button', class: 'link' }, breakable(node.name || '(unnamed)'));
   link.addEventListener('click', () => choose(node.index));
@@ -57,7 +57,7 @@ function operandList(operands) {
   const texts = operands.map((o) => `${o.name} ${o.dtype || ''}${o.shape ? `[${o.shape.join(', ')}]` : ''}${o.value ? ` = ${o.value}` : ''}${o.strides ? `, strides [${o.strides.join(', ')}]` : ''}${o.constant ? ', constant' : ''}${o.shares ? `, in the bytes of ${o.shares}` : ''}`);
   return make('ul', {}, ...texts.map((text) => make('li', {}, breakable(text))));
 }
-// Lists the operator's other kernels, and why they were not used.
+// Lists kernels of the operator that were not used, with the reasons.
 const unusedKernels = (node) => node.unused_kernels ? make('ul', {}, ...node.unused_kernels.map((u) => make('li', {}, `${u.kernel}: ${u.why}`))) : '';
 function detailRow(node) {
   const t = node.ms, rate = (x, unit, factor) => isKnown(x) ? `${number(x / factor, digitsOf(x / factor))} ${unit}` : '';

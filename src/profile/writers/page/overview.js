@@ -1,4 +1,4 @@
-// Shows the headline, what a run's time was spent on, loading, the program's ranges, remedies, and the environment.
+// Shows the headline, where a run's time goes, loading, ranges that the program marked, remedies, and the environment.
 function showHeadline() {
   if (isPlan) return showPlanHeadline();
   const runs = profile.runs, environment = profile.environment || {}, memory = profile.memory || {}, cost = profile.profiler || {};
@@ -36,7 +36,7 @@ function showHeadline() {
   $('warnings').replaceChildren(...warnings.map((text) => make('p', { class: 'warning', role: 'note' }, text)));
 }
 
-// Colours of the parts of a run's time. Parts without one here share a colour.
+// Colors for the parts of a run's time. All parts that are not listed share one color.
 const partColours = { compute: '--c0', memory: '--c1', moves: '--c2', unknown: '--c3', control_flow: '--c4', dispatch: '--c5', other_numbers: '--c6', barrier: '--c4' };
 const stepColours = { forward: '--c0', backward: '--c3', communication: '--c5', optimizer: '--c2' };
 function showWhere() {
@@ -108,7 +108,7 @@ function flameGraph(title, list) {
   graph.style.height = depths * rowHeight + 'px';
   return graph;
 }
-// Returns the rows of a tree as an indented table, without items below `least`.
+// Returns table rows for a tree, with indented names. Items below `least` are omitted.
 function treeRows(list, least, cells) {
   const rows = [], children = new Map();
   list.forEach((x, i) => { const key = x.parent === undefined ? -1 : x.parent; children.has(key) ? children.get(key).push(i) : children.set(key, [i]); });
@@ -171,7 +171,7 @@ function showFixes() {
   slow.sort((a, b) => b.lost - a.lost);
   if (!slow.length) return;
   const run = profile.runs.ms.median, scale = timeScale(slow.map(({ n }) => n.ms.median));
-  // If nodes run one after the other, a run becomes shorter by all the time that a node saves; otherwise only by what exceeds the node's slack.
+  // If nodes run one after the other, a run gets shorter by all the time that a node saves. Otherwise only savings beyond its slack count.
   const path = profile.critical_path, inOrder = !path || path.all_nodes_ms <= 1.02 * run;
   const gain = ({ n, lost }) => percent(Math.max(0, lost - (inOrder ? 0 : n.slack_ms || 0)) / run);
   $('recoverable').append(make('h3', {}, 'Nodes furthest from what the machine reaches'),

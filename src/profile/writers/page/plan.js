@@ -1,4 +1,4 @@
-// Parts that only the page of `treadle explain` has: its headline, and the changes of each pass. No model has run for this page.
+// Parts that only pages of `treadle explain` have: the headline, and what each optimizer pass changed. Such a page describes no runs.
 function showPlanHeadline() {
   const memory = profile.memory || {}, name = profile.model.split('/').pop(), flops = nodes.reduce((sum, n) => sum + (n.flops || 0), 0), unknown = nodes.filter((n) => !isKnown(n.estimated_ms)).length;
   $('title').textContent = name;
@@ -12,7 +12,7 @@ function showPlanHeadline() {
   if (flops > 0) figure(flopText(flops), 'Work of a run', profile.peaks ? `this machine reaches ${number(profile.peaks.gflops, 0)} GFLOP/s` : '');
   figure(bytes(memory.arena_bytes || 0), 'Arena, planned', `weights ${bytes(memory.weight_bytes || 0)}, packed ${bytes(memory.packed_bytes || 0)}; no plan needs less than ${bytes(memory.arena_lower_bound_bytes || 0)}`);
 }
-// Returns a text such as "makes FusedMatMul dense1 of Gemm dense1, Relu relu1".
+// Describes a change, for example as "makes FusedMatMul dense1 of Gemm dense1, Relu relu1".
 function changeText(change) {
   const of = `${change.op} ${change.name}`, all = change.took || [], most = 6;
   const took = all.length > most ? `${all.slice(0, most).join(', ')} and ${all.length - most} more nodes` : all.join(', ');

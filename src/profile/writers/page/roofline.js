@@ -1,5 +1,5 @@
-// Draws the roofline: nodes by operations per second and operations per byte, below the limits of the machine or device that most of the
-// time was spent on.
+// Draws the roofline chart: each node's operations per second over its operations per byte, below the limits of the machine or device that
+// took most of the time.
 function showRoofline() {
   const known = nodes.filter((n) => n.flops > 0 && n.bytes > 0 && n.gflops > 0), shares = new Map();
   for (const n of known) shares.set(n.device || '', (shares.get(n.device || '') || 0) + (n.share || 0));
@@ -38,7 +38,7 @@ function drawRoofline(dots, peaks) {
     dot.addEventListener('click', () => choose(n.index));
     root.append(dot);
   }
-  // The roofs are drawn after the dots, so that the roofs' labels can be read.
+  // Draws the limits ("roofs") after the dots for nodes, so that the limits' labels stay readable.
   const rises = (rate) => [Math.max(10 ** low, 10 ** floor / rate), Math.min(peaks.gflops / rate, 10 ** high)];
   const roofs = caches > memory * 1.05 ? [[caches, 'from caches'], [memory, 'from memory']] : [[memory, 'from memory']];
   for (const [k, [rate, where]] of roofs.entries()) {

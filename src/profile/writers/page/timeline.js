@@ -26,7 +26,7 @@ function unpack(timeline) {
   return events;
 }
 const timeView = { from: 0, to: 1, end: 1, lanes: [], boxes: [], events: null, overview: false, step: -1 };
-// Starts and durations are rounded to nanoseconds, so an event that seems to end up to 2.5 ns after the next one's start has ended before it.
+// Returns true if an event with this end is over at `start` (in us). Tolerates 2.5 ns, because times are rounded to nanoseconds.
 const isOver = (end, start) => end <= start + 0.0025;
 /** Adds an event around consecutive nodes of a layer, as layer_spans.cpp does. Their `node` is -100 and below. */
 const layerNames = [], firstLayer = -100;
@@ -107,16 +107,16 @@ function drawLegend() {
   if (phases.length) $('phase-legend').prepend(make('b', {}, 'within kernels'));
   if (showsPath()) $('time-legend').append(make('span', {}, make('i', { class: 'underlined' }), 'on the critical path'));
 }
-// The critical path is not marked if all nodes are on it, since marks would then distinguish nothing.
+// The critical path is only marked if some nodes are not on it, since the marks would otherwise distinguish nothing.
 const showsPath = () => !timeView.overview && critical.size > 0 && critical.size < nodes.length;
-// Returns the position in the row of the first event that ends after a time. Events of a row do not overlap.
+// Returns the index in `row` of the first event that ends after the time `at`. Events of a row do not overlap.
 function firstBehind(row, at, from = 0) {
   let low = from, high = row.length;
   while (low < high) { const mid = (low + high) >> 1; timeView.events.end[row[mid]] <= at ? low = mid + 1 : high = mid; }
   return low;
 }
 let isAsked = false;
-function askForTime() {  // draws at most once per frame, even if the wheel sends more events
+function askForTime() {  // draws at most once per frame, even if there are more wheel events
   if (isAsked) return;
   isAsked = true;
   requestAnimationFrame(() => { isAsked = false; drawTime(); });
@@ -151,7 +151,7 @@ function drawAxis(c, width, height) {
     if (x + 3 + c.measureText(label).width <= width) c.fillText(label, x + 3, 12);
   }
 }
-// Draws the program's marks as lines across all threads, with their names if there is room.
+// Draws points that the program has marked as lines across all threads, with names where they fit.
 function drawMarks(c, width, height) {
   const marks = profile.marks || { name: [] }, scale = width / (timeView.to - timeView.from);
   let free = -Infinity;
@@ -185,7 +185,7 @@ function drawRow(c, row, y, width, style) {
     }
     timeView.boxes.push({ x0, x1, y, i });
     if (w > 34) drawTitle(c, titleOf(i), Math.max(x0, 0), Math.min(x1, width), y + high / 2, style.inks.get(colour));
-    // Skips events that end within the same pixel, because they would not be visible.
+    // Skips the following events that end within the same pixel, because they would not be visible.
     const next = (x1 + 0.5) / scale + timeView.from;
     k = k + 1 < row.length && end[row[k + 1]] > next ? k + 1 : firstBehind(row, next, k + 1);
   }
@@ -212,7 +212,7 @@ function move(part) {
   timeView.to = timeView.from + span;
   askForTime();
 }
-// Moves to another event, for readers who use the keyboard.
+// Selects the event that is `by` positions further, for readers who use the keyboard.
 function stepTime(by) {
   const { count, start, end } = timeView.events, span = timeView.to - timeView.from;
   timeView.step = Math.max(0, Math.min(count - 1, timeView.step + by));
@@ -235,7 +235,7 @@ function listenToTime() {
   let drag = null, moved = false;
   canvas.addEventListener('wheel', (e) => {
     if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) { e.preventDefault(); move((e.deltaX || e.deltaY) / canvas.clientWidth); return; }
-    // Without Ctrl or Cmd, and without focus, the wheel scrolls the page, because readers could not scroll past the timeline otherwise.
+    // Unless Ctrl or Cmd is pressed or the canvas has the focus, the wheel scrolls the page, so that readers can scroll past the canvas.
     if (!e.ctrlKey && !e.metaKey && document.activeElement !== canvas) return;
     e.preventDefault();
     zoom(e.deltaY > 0 ? 1.25 : 0.8, (e.clientX - canvas.getBoundingClientRect().left) / canvas.clientWidth);
