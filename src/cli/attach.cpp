@@ -19,9 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = std::chrono::milliseconds(20);
-constexpr auto kPatience = std::chrono::seconds(20);  // time to wait for a process to end its recording; usually it takes 0.1 s
+constexpr auto kPatience = std::chrono::seconds(20);  // how long to wait for a process to end its recording (usually 0.1 s)
 
-// Handles Ctrl-C: the first one ends the recording, and the events recorded so far are shown.
+// Handles SIGINT (Ctrl-C) while this object exists: records that it has come, so that the recording ends and its events are shown.
 class Interruption {
  public:
   Interruption() {
@@ -70,7 +70,7 @@ bool any_alive(const Requests& requests) {
 
 void await_last_parts(const Requests& requests, const std::vector<JobStatus>& jobs) {
   const auto deadline = Clock::now() + kPatience;
-  std::this_thread::sleep_for(kLook);  // a run that has just begun needs time to see the request
+  std::this_thread::sleep_for(kLook);  // a run that has just begun needs time to notice the request
   for (size_t i = 0; i < requests.size(); ++i)
     while (!requests[i]->is_complete() && requests[i]->is_alive()) {
       if (Clock::now() > deadline)

@@ -39,7 +39,7 @@ double peak_mb() {
 
 struct Measurement {
   int threads = 0;
-  std::vector<double> times_ms;  // times of the runs, ascending
+  std::vector<double> times_ms;  // times of the runs, in ascending order
   double total_ms = 0, load_ms = 0, first_ms = 0, peak_mb = 0, before_mb = 0;
   MemoryReport memory;
   MadeFeeds feeds;

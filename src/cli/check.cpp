@@ -31,8 +31,8 @@ struct PlanChecks {
   AssumedExtents assumed;
 };
 
-// Checks the plans and runs of one schedule.
-// @return false if a plan is wrong, or if a run fails for any reason but lack of memory.
+// Checks the memory plans of one kind of execution (such as parallel), and runs the model with it.
+// @return false if a plan is wrong, or if the run fails. Running out of a memory limit is not a failure.
 bool check_schedule(const CheckOptions& options, const Model& model, const char* name, SessionOptions session_options, MemoryReport* memory,
                     PlanChecks& found) {
   auto say = [&](bool right, const std::string& text) {
@@ -68,7 +68,7 @@ bool check_plans(const CheckOptions& options, const Model& model, PlanChecks& fo
   right &= check_schedule(options, model, "on streams", streams, nullptr, found);
   if (memory.arena_bytes > 0) {
     SessionOptions limited = options.session;
-    // Leaves no memory for outputs, to force savings.
+    // The limit leaves no memory for outputs, so that the session must use plans that save memory.
     limited.memory_limit_bytes = memory.weight_bytes + memory.packed_bytes + memory.arena_bytes;
     right &= check_schedule(options, model, "under a budget", limited, nullptr, found);
   }

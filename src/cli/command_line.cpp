@@ -1,4 +1,4 @@
-// Parses the command line with all commands, and explains misspelt ones.
+// Parses the command line, and suggests corrections for misspelled commands and options.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -34,7 +34,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// Describes an argument that the parser does not expect: a misspelt command or option, or one value too many.
+// Returns an error text for an argument that the parser does not expect: a misspelled command or option, or a value too many.
 std::string unexpected_text(CLI::App& app) {
   const auto parsed = app.get_subcommands();
   const CLI::App& command = parsed.empty() ? app : *parsed.front();
@@ -54,7 +54,7 @@ std::string unexpected_text(CLI::App& app) {
   return {};
 }
 
-// Shortens CLI11's message for a number below the minimum: "--runs: Value -1 not in range 0.000000 to 1.79769e+308".
+// Shortens CLI11's message for a number that is too small, such as "--runs: Value -1 not in range 0.000000 to 1.79769e+308".
 std::string too_small_text(std::string_view said) {
   constexpr std::string_view kValue = ": Value ", kNotIn = " not in range 0.000000 to ";
   const size_t value_at = said.find(kValue), range_at = said.find(kNotIn);
@@ -68,7 +68,7 @@ std::string too_small_text(std::string_view said) {
                      value);
 }
 
-// Improves CLI11's message for a value outside of a set: "--mode: dynamc not in {dynamic,qdq,weights}".
+// Improves CLI11's message for a value that is not allowed, such as "--mode: dynamc not in {dynamic,qdq,weights}".
 std::string refused_value_text(std::string_view said) {
   if (std::string text = too_small_text(said); !text.empty()) return text;
   constexpr std::string_view kNotIn = " not in {";
@@ -81,7 +81,7 @@ std::string refused_value_text(std::string_view said) {
     comma = rest.find(',');
     values.emplace_back(rest.substr(0, comma));
   }
-  constexpr size_t kFew = 3;  // maximum number of suggestions; same as in nearest_names()
+  constexpr size_t kFew = 3;  // maximum number of suggestions, as in nearest_names()
   const std::string nearest = values.size() > kFew ? fmt::format("; is it {}?", nearest_names(value, values)) : "";
   return fmt::format("{} takes {}, not \"{}\"{}", name, fmt::join(values, ", "), value, nearest);
 }

@@ -1,4 +1,4 @@
-// The commands of the program, one file each. A command adds its description and options to the parser, and returns the function to run.
+// The commands of the program. Each has its own file with a function that adds the command to the parser and returns a Command.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,13 @@ class App;
 
 namespace treadle::cli {
 
-/// Runs the command that the arguments name. The first argument is the program's name, as in main(). @return the exit status
+/// Runs the command that the arguments name. Takes the arguments of main(), of which the first is the program. @return the exit status
 int run_command_line(int argc, char** argv);
 
-/// Executes a command, and returns the exit status.
+/// A function that executes a parsed command, and returns the exit status.
 using Command = std::function<int()>;
 
-// Lists all commands in the order of the help: COMMAND(run) is the command `run`. Its file defines add_run(), which describes it.
+// Lists all commands in the order of the help text. For example, COMMAND(run) is `treadle run`, whose file defines add_run().
 #define TREADLE_COMMANDS(COMMAND) \
   COMMAND(run)                    \
   COMMAND(inspect)                \

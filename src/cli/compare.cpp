@@ -26,7 +26,7 @@ namespace {
 struct CompareOptions {
   std::string model, with = "onnxruntime", python = "python3";
   InputOptions inputs;
-  SessionOptions session;  // options for the optimised stage
+  SessionOptions session;  // options of the session that runs the optimized model
   double rtol = 1e-3, atol = 1e-5;
   bool all = false, json = false;
 };
@@ -44,8 +44,8 @@ double element(const Tensor& tensor, int64_t i) {
 }
 
 struct Difference {
-  double largest = 0;    // largest |a - b|
-  double magnitude = 0;  // the largest magnitude of b
+  double largest = 0;    // largest |a - b| of two compared tensors
+  double magnitude = 0;  // largest |b|
   bool comparable = false, within = true;
 };
 
@@ -70,7 +70,7 @@ Difference difference_of(const Tensor& a, const Tensor& b, const CompareOptions&
   return result;
 }
 
-// Returns the names of values that still exist after optimisation, because they were not fused into others.
+// Returns the names of those values that the optimized graph still computes. Other values are inside of fused nodes.
 std::vector<std::string> surviving_names(const Model& model, const std::vector<std::pair<std::string, Datum>>& written) {
   std::set<std::string> known;
   for (const auto& entry : written) known.insert(entry.first);
@@ -108,7 +108,7 @@ struct ComparedValue {
   bool differs = false;
 };
 
-// Compares all values of the original graph in its node order, so that the first difference shows the faulty node.
+// Compares all values of the original graph in the order of its nodes, so that the first difference shows the faulty node.
 std::vector<ComparedValue> compared_values(const std::vector<std::pair<std::string, Datum>>& ours,
                                            const std::map<std::string, Tensor>& theirs, const CompareOptions& options) {
   std::vector<ComparedValue> values;
@@ -131,7 +131,7 @@ void print_json(const std::vector<ComparedValue>& values, const std::string& fir
       {"compared", values.size()}, {"first_node_that_differs", first}, {"assumed_extents", joined(assumed)}, {"values", list}});
 }
 
-// Rejects session options if onnxruntime is compared with the original graph, on which they have no influence.
+// Rejects session options if ONNX Runtime is compared with the unoptimized graph, because they would have no effect.
 void check_options(const CompareOptions& options) {
   if (options.with == "optimized") return;
   const SessionOptions defaults;

@@ -26,7 +26,7 @@ double megabytes(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
 int verify(const CompileOptions& options) {
   const compiled::File file(options.model);
   file.verify();
-  // Creates a session as a test, because checksums cannot tell if this machine's kernels expect the packed weights in this form.
+  // Creates a session as a test, because checksums cannot tell if this machine's kernels can read the packed weights in the file.
   Session session(options.model, options.session);
   if (options.json) {
     show_json(nlohmann::json{{"file", options.model},

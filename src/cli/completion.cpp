@@ -1,4 +1,4 @@
-// treadle completion: prints a shell's completion script, made of the parser's commands, options and values.
+// treadle completion: prints a completion script for a shell, derived from the parser's commands, options and values.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -48,7 +48,7 @@ complete -o filenames -F _treadle treadle
                      names, cases);
 }
 
-// In fish, a backslash escapes quotes within single quotes.
+// Quotes the first line of a text for fish, where a backslash escapes quotes and backslashes within single quotes.
 std::string fish_quoted(const std::string& text) {
   std::string quoted = "'";
   for (const char c : text.substr(0, text.find('\n'))) quoted += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);

@@ -40,7 +40,7 @@ struct ExplainOptions {
   bool json = false;
 };
 
-// Plans the session for the inputs' extents without running a node.
+// Plans a run with the inputs' shapes, without running a node, and estimates the time of each node.
 ProfileReport planned_profile(Session& session, const ExplainRequest& a, const MachinePeaks& peaks) {
   Profile profile;
   const MadeFeeds feeds = make_feeds(session.inputs(), a.inputs);
@@ -51,8 +51,8 @@ ProfileReport planned_profile(Session& session, const ExplainRequest& a, const M
   });
   ProfileReport report = report_profile(profile, {.model = a.name, .peaks = peaks, .assumed_extents = joined(feeds.assumed)});
   for (NodeReport& node : report.nodes) {
-    if (!node.flops || !node.bytes || !node.device.empty()) continue;               // the peaks are the host's
-    const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // for lower precision, only the peak of memory applies
+    if (!node.flops || !node.bytes || !node.device.empty()) continue;               // `peaks` are those of the host
+    const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // otherwise only the memory peak applies
     node.estimated_ms = peaks.bound_ns(peaks_hold ? *node.flops : 0, *node.bytes) / 1e6;
   }
   return report;
@@ -62,7 +62,7 @@ bool contains(const std::vector<std::string>& list, const std::string& text) {
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-// Returns the node's refusals, and those of the original nodes that it replaces unless the pass accepted them later.
+// Returns why passes refused the node, or one of the original nodes that it replaces (except for passes that later did change that one).
 std::vector<PassRefusal> refusals_of(const passes::PassTrace& trace, const NodeReport& node) {
   std::vector<passes::Refusal> refusals = trace.refusals(node.name);
   for (const std::string& source : node.sources)
@@ -102,14 +102,14 @@ std::vector<ViewReport> views_of(const passes::PassTrace& trace, const std::vect
   return views;
 }
 
-// Returns a text such as "makes FusedMatMul dense1 of Gemm dense1, Relu relu1".
+// Describes a change, for example as "makes FusedMatMul dense1 of Gemm dense1, Relu relu1".
 std::string change_text(const PassChange& change, bool in_full = false) {
   const std::string& what = change.what;
   const std::string of = change.op_type + " " + change.name;
   if (what == "removed") return "removes " + of;
   if (what == "folded") return "computes " + of + " ahead: its result is a constant";
   if (change.took.empty()) return (what == "made" ? "makes " : "changes ") + of;
-  constexpr size_t kMostNamed = 6;  // limit, as a chain may have a hundred nodes
+  constexpr size_t kMostNamed = 6;  // names of nodes that are listed; a fused chain may have a hundred
   const size_t named = in_full || change.took.size() <= kMostNamed ? change.took.size() : kMostNamed;
   std::string took = fmt::format("{}", fmt::join(change.took.begin(), change.took.begin() + static_cast<std::ptrdiff_t>(named), ", "));
   if (named < change.took.size()) took += fmt::format(" and {} more nodes", change.took.size() - named);
@@ -168,7 +168,7 @@ std::string memory_text(const MemorySection& memory) {
   const size_t num_steps = memory.steps.size();
   text += fmt::format("  most is alive at step {} of {}, {}: {:.3f} MB\n", memory.peak->step + 1, num_steps, memory.peak->node,
                       megabytes(memory.peak->bytes));
-  // Number of bars. Each bar covers a range of steps and shows the largest value in it.
+  // Number of bars in the chart. Each bar covers a range of steps, and shows the most bytes alive at any of them.
   constexpr size_t kBars = 60;
   static constexpr const char* kHeights[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   std::string bars;

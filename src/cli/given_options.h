@@ -11,13 +11,13 @@ class App;
 
 namespace treadle::cli {
 
-/// The options that a command line contains, without those left at their defaults.
+/// The options that the user has given on the command line.
 class GivenOptions {
  public:
   explicit GivenOptions(const CLI::App& command) : command_(command) {}
 
-  /// Throws if one of the options is given although a condition is not met.
-  /// @throws Error(invalid_argument), such as "--bits needs --mode weights"
+  /// Checks that none of `options` is given unless the condition `is_met`, which `what` describes.
+  /// @throws Error(invalid_argument) with a text such as "--bits needs --mode weights"
   void need(bool is_met, std::string_view what, std::span<const std::string_view> options) const;
   void need(bool is_met, std::string_view what, std::initializer_list<std::string_view> options) const {
     need(is_met, what, std::span(options.begin(), options.size()));
@@ -27,7 +27,7 @@ class GivenOptions {
   const CLI::App& command_;
 };
 
-/// Returns the names of the options that add_sample_options(), add_input_options() and add_session_options() add.
+/// Return the names of the options that add_sample_options(), add_input_options() and add_session_options() add.
 std::span<const std::string_view> sample_options();
 std::span<const std::string_view> session_options();
 

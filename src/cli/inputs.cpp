@@ -58,9 +58,9 @@ bool is_known_file(const std::string& path) {
   return is_picture(path) || std::find(kOthers.begin(), kOthers.end(), extension_of(path)) != kOthers.end();
 }
 
-// Says where the values of inputs come from.
+// Says which kinds of sources the values of a model's inputs come from.
 struct Sources {
-  bool pictures = false, numbers = false, random = false;  // image files; literals on the command line; random values
+  bool pictures = false, numbers = false, random = false;  // image files, literals on the command line, random numbers
 };
 
 void refuse_unread(const InputOptions& options, const Sources& sources) {
@@ -72,7 +72,7 @@ void refuse_unread(const InputOptions& options, const Sources& sources) {
               fmt::format("{} needs an input that no file gives", options.shapes.empty() ? "--dim" : "--shapes"));
 }
 
-// Parses "1x576". @throws Error naming the option
+// Parses a text such as "1x576". @throws Error that names the option
 Shape parse_extents(const std::string& text, const std::string& option) {
   Shape shape;
   for (const std::string& part : CLI::detail::split(text, 'x')) {
@@ -84,7 +84,7 @@ Shape parse_extents(const std::string& text, const std::string& option) {
   return shape;
 }
 
-// Parses --shapes. The last colon separates the name from the shape, since names may contain colons.
+// Parses the values of --shapes. The last colon separates the name from the shape, since names may contain colons.
 std::map<std::string, Shape> given_shapes(const std::vector<ValueInfo>& inputs, const InputOptions& options) {
   std::map<std::string, Shape> shapes;
   for (const std::string& given : options.shapes) {
@@ -124,7 +124,7 @@ std::map<std::string, int64_t> given_dimensions(const std::vector<ValueInfo>& in
                       : fmt::format("--dim {}: no input has this symbol; is it {}?", pair, nearest_names(symbol, symbols)));
     dimensions[symbol] = extent;
   }
-  // A shape also fixes the values of its symbols, for all inputs.
+  // A given shape also determines the extents of its symbols in all other inputs.
   for (const auto& [name, shape] : given_shapes(inputs, options)) {
     const ValueInfo& info = input_of(inputs, name);
     for (size_t axis = 0; axis < info.shape.size(); ++axis)
@@ -134,7 +134,7 @@ std::map<std::string, int64_t> given_dimensions(const std::vector<ValueInfo>& in
   return dimensions;
 }
 
-// Parses one number or several, and converts them to the input's dtype. A single number fills the whole input.
+// Makes a tensor for an input from one number or several, separated by commas. A single number fills the whole tensor.
 Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Shape& shape) {
   std::vector<double> numbers;
   for (const std::string& part : CLI::detail::split(text, ',')) {
@@ -148,7 +148,7 @@ Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Sha
   Shape taken = shape;
   const bool is_list = numbers.size() > 1;
   if (is_list && taken.num_elements() != static_cast<int64_t>(numbers.size())) {
-    // If the model leaves extents open, the last of them is set to the length of the list.
+    // Determines the last extent that the model leaves open by the number of elements.
     int64_t fixed = 1;
     int open = -1;
     for (int axis = 0; axis < taken.rank(); ++axis) {
@@ -163,7 +163,7 @@ Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Sha
     taken[open] = static_cast<int64_t>(numbers.size()) / fixed;
   }
   Tensor tensor(info.dtype, taken);
-  constexpr double kExact = 9e15;  // Numbers are parsed as double, which is exact for integers up to here.
+  constexpr double kExact = 9e15;  // numbers are parsed as double, which is exact for integers up to this one
   visit_dtype<NumericTypes>(info.dtype == DType::boolean ? DType::uint8 : info.dtype, [&]<typename T>() {
     for (int64_t i = 0; i < tensor.num_elements(); ++i) {
       const double number = numbers[is_list ? static_cast<size_t>(i) : 0];
@@ -207,13 +207,13 @@ Datum read_input(const ValueInfo& info, const std::string& given, const PictureO
   return image_for(info, given, pictures);
 }
 
-// Chooses the extents of inputs that no file gives.
+// Chooses the extents of inputs for which no file is given.
 class Extents {
  public:
   Extents(const std::vector<ValueInfo>& inputs, const InputOptions& options)
       : shapes_(given_shapes(inputs, options)), dimensions_(given_dimensions(inputs, options)), default_extent_(options.default_extent) {}
 
-  // A given value also fixes the values of its symbols, for all inputs.
+  // Takes over the extents that the shape of a given value determines for symbols, which other inputs may have, too.
   void learn(const ValueInfo& info, const Datum& value) {
     if (!value.is_tensor() || value.tensor().shape().rank() != static_cast<int>(info.shape.size())) return;
     for (size_t axis = 0; axis < info.shape.size(); ++axis)
@@ -232,8 +232,8 @@ class Extents {
     return shape;
   }
 
-  // Records an extent that was assumed.
-  // @param shape  shape of the value that was made. A list of numbers determines its own extent, which is not an assumption.
+  // Adds to `assumed` the extents of an input that nothing determines.
+  // @param shape  the shape of the value that was made. If it is a list of numbers, it has determined an extent itself.
   void note_assumed(const ValueInfo& info, const Shape& shape, AssumedExtents& assumed) const {
     if (shapes_.contains(info.name)) return;
     if (!info.has_rank) assumed.insert(fmt::format("{} is a scalar", info.name));
@@ -246,7 +246,7 @@ class Extents {
   }
 
  private:
-  // Returns the extent's symbol, which may be empty, if nothing determines the extent; otherwise null.
+  // If nothing determines the extent, returns its symbol, which may be empty; otherwise null.
   const std::string* open_at(const ValueInfo& info, size_t axis) const {
     const auto* symbol = std::get_if<std::string>(&info.shape[axis]);
     return symbol && !dimensions_.contains(*symbol) ? symbol : nullptr;
@@ -347,7 +347,7 @@ namespace {
 MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& options, Sources& sources) {
   Extents extents(inputs, options);
   MadeFeeds made;
-  std::vector<std::pair<const ValueInfo*, std::string>> literals;  // parsed after the files, because the files' shapes fix extents
+  std::vector<std::pair<const ValueInfo*, std::string>> literals;  // parsed after the files, whose shapes may determine extents
   auto add_read = [&](const ValueInfo& info, Datum value) {
     extents.learn(info, value);
     made.values[info.name] = std::move(value);
@@ -358,7 +358,7 @@ MadeFeeds make_feeds(const std::vector<ValueInfo>& inputs, const InputOptions& o
     std::string given = equals == std::string::npos ? argument : argument.substr(equals + 1);
     if (extension_of(given) == ".npz") {
       for (auto& [name, tensor] : train::read_npz(given)) {
-        std::string input = name.rfind("in:", 0) == 0 ? name.substr(3) : name;  // reference files mark inputs with this prefix
+        std::string input = name.rfind("in:", 0) == 0 ? name.substr(3) : name;  // prefix of inputs in files that also have outputs
         if (name.rfind("out:", 0) != 0) add_read(input_of(inputs, input), tensor);
       }
       continue;
@@ -470,7 +470,7 @@ std::map<std::string, Datum> make_sample(const std::vector<ValueInfo>& infos, co
 
 void check_sample_options(const std::vector<ValueInfo>& infos, const InputOptions& options, const std::vector<std::string>& files,
                           int64_t count) {
-  // Inputs without a file are random too.
+  // Values are random for samples without a file, and for all other inputs of a model with several inputs.
   refuse_unread(options, {.pictures = std::any_of(files.begin(), files.end(), is_picture),
                           .random = infos.size() > 1 || count > static_cast<int64_t>(files.size())});
 }

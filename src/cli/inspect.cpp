@@ -46,12 +46,12 @@ struct Inspection {
   std::vector<std::string> missing;
   ModelTotals as_read, optimized;
   std::optional<MemoryReport> memory;  // memory of a run
-  std::string unplanned;               // reason why `memory` is missing
+  std::string unplanned;               // reason why `memory` is unknown
   AssumedExtents assumed;
 };
 
-// Measures cost and memory for the feeds' extents. Random inputs may not suit the model (indices out of range, extents that must agree).
-// Then the error is recorded, and only nodes with known shapes are counted. The run has a time limit, since any file may be given.
+// Determines cost and memory for the inputs' shapes by a run. If the run fails, as random inputs may not suit the model, records the error
+// and counts only nodes whose shapes are known anyway. The run has a time limit, since users may inspect any file.
 void measure(const Model& model, const InspectOptions& options, Inspection& found) {
   constexpr int64_t kLongestMs = 10'000;
   const Session session(model, options.session);
@@ -156,7 +156,7 @@ void print_model(const InspectOptions& options, const Model& model, const Inspec
   std::string weights =
       fmt::format("{} parameters, {:.2f} MB", found.as_read.num_parameters, megabytes_of(found.as_read.total_weight_bytes()));
   const char* separator = ": ";
-  constexpr size_t kShown = 5000;  // smaller values print as 0.00 MB
+  constexpr size_t kShown = 5000;  // fewer bytes would print as 0.00 MB
   for (const auto& [dtype, bytes] : found.as_read.weight_bytes)
     if (bytes >= kShown) {
       weights += fmt::format("{}{} {:.2f} MB", separator, dtype, megabytes_of(bytes));

@@ -63,7 +63,7 @@ nlohmann::json json_of(const std::vector<JobStatus>& jobs) {
   return list;
 }
 
-// Clears the screen only on a terminal.
+// Prints the table of jobs repeatedly until a signal arrives. Clears the screen in between, if the output is a terminal.
 int watch() {
   stop_at_signals();
   const bool terminal = isatty(STDOUT_FILENO) != 0;

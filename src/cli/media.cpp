@@ -43,7 +43,7 @@ Tensor read_jpeg(const std::string& path, const std::shared_ptr<Storage>& file) 
   error.manager.error_exit = [](j_common_ptr info) {
     auto* self = reinterpret_cast<JpegError*>(info->err);
     info->err->format_message(info, self->message);
-    std::longjmp(self->jump, 1);  // needed because libjpeg's error handler must not return; it skips no destructor
+    std::longjmp(self->jump, 1);  // libjpeg's error handler must not return; no destructor is skipped
   };
   error.manager.output_message = [](j_common_ptr) {};
   auto tensor = std::make_unique<Tensor>();

@@ -1,4 +1,4 @@
-// Reads images and sound into tensors.
+// Reads images and audio files into tensors.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace treadle::cli {
 
-/// Reads PNG or JPEG as uint8 [H, W, 3], RGB. @throws Error
+/// Reads a PNG or JPEG file as an RGB image, uint8 [H, W, 3]. @throws Error if the file cannot be read or decoded
 Tensor read_image(const std::string& path);
-/// Reads WAV (8-, 16- or 32-bit PCM, or float) as float32 [samples] in [-1, 1]. Channels are averaged.
+/// Reads a WAV file (8-, 16- or 32-bit PCM, or float) as float32 [samples] in [-1, 1]. Averages the channels.
 Tensor read_wav(const std::string& path);
 
 }  // namespace treadle::cli

@@ -1,4 +1,4 @@
-// Counts a graph's operators, its weights in all forms that files use, and its cost.
+// Counts the operators, the weights and the cost of a graph.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace treadle::cli {
 
 struct ModelTotals {
   std::map<std::string, int64_t> operators;
-  /// Number of learned values: floats, and integers of up to 8 bits, which quantised models use. Indices and shapes do not count.
+  /// Number of learned values: floats, and integers of up to 8 bits, which quantized models use. Indices and shapes do not count.
   int64_t num_parameters = 0;
-  std::map<std::string, size_t> weight_bytes;  ///< by dtype; the key "attribute" stands for lists in attributes, which tree ensembles use
+  std::map<std::string, size_t> weight_bytes;  ///< by dtype; "attribute" stands for lists in attributes, as tree ensembles have
   double flops = 0, bytes_moved = 0;
-  int64_t nodes_without_cost = 0;  ///< nodes whose shapes depend on symbols or data
+  int64_t nodes_without_cost = 0;  ///< nodes of unknown cost, as their shapes depend on symbols or data
 
   size_t total_weight_bytes() const;
   int64_t num_nodes() const;
 };
 
-/// Counts all nodes, including those of bodies.
+/// Counts all nodes, including those in subgraphs (bodies of If, Loop and Scan).
 ModelTotals totals_of(const Graph& graph);
 
 }  // namespace treadle::cli

@@ -22,7 +22,7 @@ struct OperatorsOptions {
 
 std::string_view domain_of(const OpDef& op) { return op.domain.empty() ? "ai.onnx" : op.domain; }
 
-// Returns the dtypes that the kernels support. A kernel for any dtype supports what the schema allows.
+// Returns the dtypes that the operator's kernels support. A kernel for all dtypes supports those that the operator's schema allows.
 std::vector<std::string> dtypes_of(const OpDef& op) {
   std::vector<std::string> names;
   auto add = [&](std::string_view name) {

@@ -17,7 +17,8 @@
 namespace treadle::cli {
 namespace {
 
-// Reads feeds (one .npy file each, listed in job.json), runs the model, and writes the results. Names are in JSON, so no shell quotes them.
+// A script that reads inputs (one .npy file each, listed in job.json), runs the model, and writes the results. Names are passed in JSON, so
+// that they need no quoting for a shell.
 constexpr const char* kScript = R"(
 import json, os, sys, time
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -63,7 +64,7 @@ else:
 json.dump(result, open(os.path.join(folder, "result.json"), "w"))
 )";
 
-// Times OpenVINO. float32 is requested, since on CPUs with bfloat16 units its default precision is lower.
+// A script that times OpenVINO. It requests float32, because OpenVINO's default precision is lower on CPUs with bfloat16 units.
 constexpr const char* kOpenVinoScript = R"(
 import json, os, sys, time
 import numpy as np, openvino
@@ -133,7 +134,7 @@ nlohmann::json run_job(const Peer& peer, const ScratchFolder& folder, const std:
   }
   std::ofstream(folder / "job.json") << job;
   std::ofstream(folder / "peer.py") << peer.script;
-  // `python` is not quoted: it is the user's own command. The folder's name is made here and needs no escapes.
+  // `python` is a command of the user and may have arguments, so it is not quoted. The folder's name is ours and needs no escapes.
   std::string command = fmt::format("{} '{}' '{}' 2>&1", python, (folder / "peer.py").string(), folder.path().string());
   std::string said;
   FILE* pipe = popen(command.c_str(), "r");

@@ -1,4 +1,4 @@
-// Runs other runtimes for comparison, in a Python installation that the user names.
+// Runs models in other runtimes for comparison, by a Python installation that the user names.
 #pragma once
 
 #include <map>
@@ -16,11 +16,11 @@ struct PeerTimes {
 
 std::vector<std::string> peer_names();
 
-/// Times another runtime with the same feeds and threads (0: its default). @throws Error if `python` cannot import it.
+/// Times another runtime with these inputs and threads (0: its default number). @throws Error if `python` cannot import the runtime.
 PeerTimes time_peer(const std::string& peer, const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
                     int threads, int runs);
 
-/// Returns the values with these names (empty: the model's outputs), computed without optimisations.
+/// Returns the values with these names (empty: the model's outputs), as ONNX Runtime computes them without optimizations.
 std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model,
                                               const std::map<std::string, Datum>& feeds, const std::vector<std::string>& values);
 

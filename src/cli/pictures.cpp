@@ -33,7 +33,7 @@ const std::vector<PicturePreset>& picture_presets() {
   return presets;
 }
 
-// ImageNet models are evaluated on a centre crop of 224 pixels, after the shorter side is resized to 256.
+// ImageNet models are evaluated on the central 224 x 224 pixels, after the image's shorter side has been resized to 256.
 constexpr int64_t kUsualCrop = 224;
 constexpr double kCropRatio = 7.0 / 8.0;
 
@@ -59,7 +59,7 @@ Tensor resized(const Tensor& image, const std::vector<int64_t>& to) {
   return resize_image(image, std::llround(height * factor), std::llround(width * factor));
 }
 
-// Resizes and crops the image, then stretches it to the extents that the input fixes.
+// Resizes and crops the image as the options say, and then stretches it to the height and width that the model's input requires.
 Tensor fitted(Tensor image, const PictureLayout& layout, const PictureOptions& options, const std::string& path) {
   std::vector<int64_t> resize = options.resize, crop = options.crop;
   if (!options.preset.empty() && resize.empty() && crop.empty()) {

@@ -1,4 +1,4 @@
-// Converts images to inputs: crop, size and pixel values.
+// Converts images to model inputs: crops and resizes them, and converts pixel values.
 #pragma once
 
 #include <optional>
@@ -15,22 +15,22 @@ class App;
 
 namespace treadle::cli {
 
-/// The options that the user has given. Each overrides the preset's value.
+/// The options for images that the user has given. Each option overrides the preset's value.
 struct PictureOptions {
   std::string preset;
   std::vector<double> mean, std;      // one number for all channels, or one per channel
-  std::optional<double> range;        // value of a white pixel before mean and std are applied: 1 or 255
-  std::optional<bool> bgr;            // true: BGR; absent: RGB
-  std::vector<int64_t> resize, crop;  // one number: the shorter side (resize) or a square (crop); two numbers: height, width
-  /// Returns the name of an option that was given; empty if none was.
+  std::optional<double> range;        // value of a white pixel, 1 or 255, before mean and std are applied
+  std::optional<bool> bgr;            // order of channels; true: BGR
+  std::vector<int64_t> resize, crop;  // one number: shorter side (resize), side of a square (crop); two: height, width
+  /// Returns the name of one of the options that were given; empty if there are none.
   std::string_view any() const;
 };
 
 void add_picture_options(CLI::App& app, PictureOptions& options);
 
-/// Reads an image in the input's layout: NCHW or NHWC, depending on which axis has extent 1 or 3, with a batch of 1 if the input has one.
-/// Without options, the whole image is stretched to the input's extents, and floats are in [0, 1].
-/// @throws Error for a file that is no image, an input whose shape is not that of an image, and options that contradict the input.
+/// Reads an image in the layout of a model's input. The layout is NCHW or NHWC, depending on which axis has extent 1 or 3; the batch is 1.
+/// Without options, the whole image is stretched to the input's height and width, and floats are in [0, 1].
+/// @throws Error for a file that is no image, an input whose shape is not that of an image, or options that contradict the input.
 Tensor image_for(const ValueInfo& info, const std::string& path, const PictureOptions& options = {});
 
 }  // namespace treadle::cli

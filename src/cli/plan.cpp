@@ -1,4 +1,4 @@
-// treadle plan: plans offsets for the buffers in a CSV file of MiniMalloc's format.
+// treadle plan: plans offsets in an arena for buffers, which a CSV file in MiniMalloc's format lists.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -47,7 +47,7 @@ T number(const std::string& path, size_t line, const std::string& column, const 
   return value;
 }
 
-// Reads columns `lower` and `upper` (a half-open lifetime) and `size`, in any order. Other columns are copied to the output.
+// Reads the columns `lower` and `upper` (a lifetime, without its end) and `size`, in any order. Other columns are copied to the output.
 Table read_table(const std::string& path) {
   Table table;
   std::ifstream in(path);

@@ -28,7 +28,7 @@
 namespace treadle::cli {
 namespace {
 
-constexpr int kSlower = 3, kUnclear = 4;  // exit statuses of --diff; 1 is an error
+constexpr int kSlower = 3, kUnclear = 4;  // exit statuses of --diff; 1 stands for errors
 
 struct ProfileArguments {
   std::string model, output, stream, attach;
@@ -43,7 +43,7 @@ struct ProfileArguments {
 
 double profile_clock_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Reads a file, decompressing gzip.
+// Reads a file, which may be compressed with gzip.
 std::string read_text(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (!file) throw Error(ErrorCode::not_found, "cannot read " + path);
@@ -66,7 +66,7 @@ void progress(const std::string& text) {
 }
 
 int compare_files(const ProfileArguments& a) {
-  // Both files are read before one is parsed, to report a missing file early.
+  // Reads both files before parsing one, to report a missing file early.
   const std::string before = read_text(a.diff[0]), after = read_text(a.diff[1]);
   const ProfileDifference difference = compare_profiles(read_profile(before, ProfileParts::without_timeline),
                                                         read_profile(after, ProfileParts::without_timeline), a.tolerance);
@@ -77,7 +77,7 @@ int compare_files(const ProfileArguments& a) {
   return difference.run.verdict == Change::slower ? kSlower : difference.run.verdict == Change::unclear ? kUnclear : 0;
 }
 
-// Formats the options that differ from their defaults.
+// Returns the options that differ from their defaults, as text for the report.
 std::string options_text(const SessionOptions& options) {
   const SessionOptions defaults;
   std::string text;
@@ -86,7 +86,7 @@ std::string options_text(const SessionOptions& options) {
   return text;
 }
 
-// Alternates recorded and plain runs, because the difference is the cost of recording.
+// Alternates runs with and without recording. The difference of their times is the cost of recording.
 Profile measure_runs(Session& session, IoBinding& binding, const ProfileArguments& a, ProfileContext& context) {
   auto timed = [&] {
     const double start = profile_clock_ns();
@@ -116,7 +116,7 @@ Profile measure_runs(Session& session, IoBinding& binding, const ProfileArgument
   return profiler.profile();
 }
 
-// True for a file written by --stream.
+// Returns true for a recording that --stream has written.
 bool is_recording(const std::string& path) {
   constexpr std::string_view kBegin = "TREADLE PROFILE\n";
   std::array<char, kBegin.size()> begin{};
@@ -162,7 +162,7 @@ MadeProfile profile_model(const ProfileArguments& a) {
   return {std::move(profile), std::move(report)};
 }
 
-// Shows the client with the most time. The options of the other process are not known here.
+// Profiles another process, and reports its session or trainer that took the most time. That process's options are not known here.
 MadeProfile profile_of_others(const ProfileArguments& a) {
   progress(fmt::format("recording for {} s", a.seconds));
   AttachedClients attached = attach(a.attach, {.seconds = a.seconds, .memory = a.table.memory, .kernel_phases = a.kernel_phases});
@@ -186,7 +186,7 @@ int profile_command(const ProfileArguments& a) {
   if (a.model.empty() && !attaches)
     throw Error(ErrorCode::invalid_argument, "a model, a profile (.json), --attach, or --diff with two profiles is expected");
   const bool recording = is_recording(a.model), saved = is_saved(a.model);
-  if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // checked before measuring, so that no work is lost
+  if (!a.output.empty() && !saved) check_profile_output("--output", a.output);  // before measuring, so that no work is lost
   auto read_recording = [&] {
     Profile profile = read_profile_recording(a.model);
     ProfileContext context{.model = a.model};
@@ -215,13 +215,13 @@ void refuse_others(const CLI::App& app, const std::set<std::string>& fit, const 
       throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} does not go with it", why, name));
 }
 
-// Rejects options that would have no effect.
+// Rejects options that have no effect together with the others.
 void check_options(const CLI::App& app, const ProfileArguments& a) {
   const GivenOptions given(app);
   given.need(!a.json || !a.diff.empty(), "the tables: no --json", {"--top", "--sort", "--tree"});
   given.need(!a.tree, "the tables: no --tree", {"--top", "--sort"});
   given.need(a.runs <= 0, "no --runs, which says how many", {"--seconds"});
-  if (!a.attach.empty())  // model, inputs and options belong to the other process
+  if (!a.attach.empty())  // the other process has its own model, inputs and options
     return refuse_others(
         app, {"--attach", "--output", "--json", "--memory", "--kernel-phases", "--top", "--sort", "--seconds", "--tree", "--depth"},
         "--attach records what another process runs");

@@ -33,7 +33,7 @@ std::string compressed(const std::string& text) {
   return out;
 }
 
-// Removes the extension ".gz", if present.
+// Returns the path without the extension ".gz", if it has this extension.
 std::string without_gzip(const std::string& path) { return path.ends_with(kGzip) ? path.substr(0, path.size() - kGzip.size()) : path; }
 
 }  // namespace

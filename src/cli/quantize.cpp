@@ -46,7 +46,7 @@ double median_ms(const Session& session, const std::map<std::string, Datum>& fee
   return times[7];
 }
 
-// Saves weights in a separate file if the model exceeds 2 GiB, protobuf's limit.
+// Saves the model. If it could exceed 2 GiB, the limit of protobuf, saves its weights in a separate file.
 void save(const Model& model, const std::string& path, size_t bytes) {
   onnx::WriteOptions write;
   if (bytes > size_t{1900} << 20) write.external_data_file = fs::path(path).filename().string() + ".data";
@@ -57,7 +57,7 @@ bool has_quantized(const QuantizeReport& report) {
   return std::any_of(report.nodes.begin(), report.nodes.end(), [](const QuantizedNode& node) { return node.quantized; });
 }
 
-// Throws if no node was quantised, since the output would equal the input. The error names a mode that works, or the reason why none does.
+// Throws if no node was quantized, since the output would equal the input. The error names a mode that works, or says that none does.
 void refuse_nothing(const Model& model, const QuantizeArguments& a, const QuantizeReport& report) {
   if (has_quantized(report)) return;
   std::string text = fmt::format("mode {} quantised no node of \"{}\"; no file was written", a.mode, a.model);
@@ -79,7 +79,7 @@ void refuse_nothing(const Model& model, const QuantizeArguments& a, const Quanti
       if (mode != a.options.mode && has_quantized(quantize(model, other, one_sample).report))
         others += fmt::format("{}--mode {}", others.empty() ? "" : " or ", name);
     } catch (const Error&) {
-      // Ignored: a mode that fails on this model is not suggested.
+      // The error is ignored: a mode that fails on this model is not suggested.
     }
   }
   text += others.empty() ? "\n  No other mode finds more: the weights are small, not float32, not constant, or quantised already."
@@ -95,7 +95,7 @@ nlohmann::json to_json(const QuantizeReport& report) {
                      {"quantized", node.quantized},
                      {"reason", node.reason},
                      {"weight_sqnr_db", node.weight_sqnr_db},
-                     {"output_sqnr_db", node.output_sqnr_db}});  // NaN, which stands for a missing value, becomes null
+                     {"output_sqnr_db", node.output_sqnr_db}});  // NaN (no value) becomes null
   for (const QuantizedOutput& output : report.outputs)
     outputs.push_back({{"name", output.name}, {"sqnr_db", output.sqnr_db}, {"largest_difference", output.largest_difference}});
   return {{"bytes_before", report.bytes_before},
@@ -107,7 +107,7 @@ nlohmann::json to_json(const QuantizeReport& report) {
           {"outputs", outputs}};
 }
 
-// Rejects options of other modes, and options of samples if there are none.
+// Rejects options that only other modes use, and options for samples if there are no samples.
 void check_options(const CLI::App& app, const QuantizeArguments& a) {
   const GivenOptions given(app);
   given.need(a.mode != "weights", "--mode dynamic or qdq", {"--per-tensor", "--reduce-range"});
@@ -132,7 +132,7 @@ int run_quantize(QuantizeArguments& a) {
   o.activation_dtype = dtype_from_name(a.activations);
   o.include = a.include, o.exclude = a.exclude, o.op_types = a.op_types;
   o.symmetric = !a.asymmetric, o.per_channel = !a.per_tensor;
-  check_target("--output", a.output);  // checked before the samples are run
+  check_target("--output", a.output);  // before work begins
   const Model model = Model::load(a.model);
   const std::vector<std::string> files = sample_files(a.data);
   if (a.verify && files.empty() && a.random_samples == 0) a.random_samples = 1;

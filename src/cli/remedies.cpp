@@ -21,7 +21,7 @@ constexpr double kLeastGain = 0.03;
 
 double remedy_clock_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// A session with bound feeds, whose runs can be timed.
+// A session with bound inputs, whose runs can be timed.
 class Subject {
  public:
   Subject(const std::string& model, const SessionOptions& options, const std::map<std::string, Datum>& feeds)
@@ -54,7 +54,7 @@ struct Measured {
   std::string text() const { return fmt::format("{:.3f} -> {:.3f} ms", plain.median, changed.median); }
 };
 
-// Alternates the two sessions, so that a temporary slowdown of the machine affects both.
+// Times two sessions in alternation, so that a temporary slowdown of the machine affects both.
 Measured measure(Subject& plain, Subject& changed, double seconds) {
   constexpr size_t kLeastRuns = 11, kMostRuns = 2000;
   std::vector<double> a, b;
@@ -68,7 +68,8 @@ Measured measure(Subject& plain, Subject& changed, double seconds) {
   return {profile::summarize(a), profile::summarize(b)};
 }
 
-// Returns the largest difference divided by the largest value, over all float outputs; nothing if there are none or if shapes differ.
+// Returns the largest difference relative to the output's largest value, over all float32 outputs; nullopt if there are none or shapes
+// differ.
 std::optional<double> largest_difference(const std::vector<Datum>& expected, const std::vector<Datum>& actual) {
   std::optional<double> result;
   for (size_t k = 0; k < expected.size(); ++k) {
@@ -118,7 +119,7 @@ class Trials {
     try {
       work();
     } catch (const Error&) {
-      // Ignored: the model does not support this option.
+      // The error is ignored: the model does not support this option.
     }
   }
 
@@ -151,7 +152,7 @@ class Trials {
     options.precision = name;
     Subject changed(t_.model, options, t_.feeds);
     const auto difference = largest_difference(plain_.outputs(), changed.outputs());
-    if (!difference || *difference > 0.05) return;  // skips options that change the result
+    if (!difference || *difference > 0.05) return;  // the option changes results too much
     const Measured m = measure(plain_, changed, t_.seconds);
     if (m.faster())
       add(title, fmt::format("{}; outputs differ by {:.1e} of the largest for these inputs", m.text(), *difference),
@@ -177,7 +178,7 @@ class Trials {
     if (m.faster()) add("run independent nodes at once", m.text(), bench(threads_option_ + " --option execution_mode=parallel"), m.gain());
   }
 
-  // Tries a larger batch, if one symbol is the first extent of every input and is 1 so far. Times are then per sample.
+  // Tries a larger batch, if the first extent of every input is the same symbol and was assumed to be 1. Compares times per sample.
   void batch() {
     constexpr int kBatch = 8;
     if (t_.inputs.default_extent != 1 || !t_.inputs.dimensions.empty() || !t_.inputs.files.empty()) return;
@@ -187,7 +188,7 @@ class Trials {
       if (!first || first->empty() || (symbol && *symbol != *first)) return;
       symbol = *first;
       for (size_t axis = 1; axis < info.shape.size(); ++axis)
-        // Skips the trial, since other extents may depend on the batch size.
+        // Skips the trial if there are other symbolic extents, because these may depend on the batch size.
         if (std::holds_alternative<std::string>(info.shape[axis])) return;
     }
     if (!symbol) return;
@@ -247,7 +248,7 @@ class Trials {
 
   double load_ms(const std::string& path) const {
     SessionOptions options = t_.options;
-    options.share_weights = false;  // needed because the original session already shares its weights
+    options.share_weights = false;  // loading must not reuse weights of the original session
     const double start = remedy_clock_ms();
     const Session session(path, options);
     return remedy_clock_ms() - start;

@@ -1,4 +1,4 @@
-// Finds options that make a model faster or smaller on this machine, by trying them.
+// Finds options that make a model faster or save memory on this machine, by trying them.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ struct RemedyTrials {
   std::function<void(std::string_view what)> trying = {};  ///< called before each trial
 };
 
-/// Compares the original session with sessions that each have one option changed, alternating runs. A change counts if the 99 % confidence
-/// intervals of the medians do not overlap and it saves 3 % or more. Sorted by kind (time, memory, loading time), then by effect.
+/// Compares the original session with sessions that differ from it in one option. A faster option counts if the 99 % confidence intervals
+/// of the medians do not overlap and it saves 3 % or more. Sorted by kind (time, memory, loading time), then by effect.
 std::vector<ProfileRemedy> try_remedies(const RemedyTrials& trials);
 
 }  // namespace treadle::cli

@@ -38,7 +38,7 @@ struct Score {
   std::string label;
 };
 
-// Returns the largest elements of a float output in descending order. `labels` are indexed by element.
+// Returns the largest elements of a float32 output in descending order. `labels` has a name for each element.
 std::vector<Score> largest(const Datum& output, int count, const std::vector<std::string>& labels) {
   if (count <= 0 || !output.is_tensor() || output.tensor().dtype() != DType::float32 || output.tensor().shape().rank() == 0) return {};
   const Tensor& tensor = output.tensor();
@@ -65,9 +65,9 @@ std::vector<std::string> read_labels(const std::string& path) {
   return labels;
 }
 
-constexpr int64_t kMostElements = 1000;  // maximum number of elements of an output in JSON; -o writes all elements
+constexpr int64_t kMostElements = 1000;  // most elements of an output that are printed in JSON; -o writes all
 
-// Returns the elements in row-major order, or null for too many elements or a dtype that JSON lacks. NaN and infinities become null.
+// Returns a tensor's elements in row-major order; null if there are too many or JSON lacks their type. NaN and infinities become null.
 nlohmann::json elements_of(const Tensor& tensor) {
   if (tensor.num_elements() > kMostElements || is_sub_byte(tensor.dtype())) return nullptr;
   auto list = nlohmann::json::array();
@@ -106,7 +106,7 @@ void print_output(const std::string& name, const Datum& output, const std::vecto
   for (const Score& score : scores) show("    {:10.6f}  {:>6}  {}\n", score.score, score.index, score.label);
 }
 
-// Replaces characters that names of values may contain but file names may not.
+// Returns a file name for the name of a value: replaces characters that file names should not contain.
 std::string file_name_of(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');

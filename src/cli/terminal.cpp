@@ -14,7 +14,7 @@
 namespace treadle::cli {
 namespace {
 
-// Counts columns: continuation bytes of UTF-8 take none.
+// Returns the number of columns that a text takes. Continuation bytes of UTF-8 take none.
 size_t columns_of(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
@@ -34,7 +34,7 @@ std::string cut_to(const std::string& text, size_t columns) {
 
 bool is_number(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789.,+-eE% ") == std::string::npos; }
 
-// Returns the mark that surrounds styled text until it is printed. It is random, so that no name in a file can contain it.
+// Returns a mark that surrounds styled text until for_terminal() replaces it. It is random, so that no text from a file can contain it.
 const std::string& style_mark() {
   static const std::string mark = fmt::format("\x0e{:08x}", std::random_device{}());
   return mark;
@@ -73,7 +73,7 @@ void show_text(std::FILE* to, std::string text) {
   std::fwrite(shown.data(), 1, shown.size(), to);
 }
 
-// JSON escapes all control characters except those that this function escapes.
+// Escapes DEL and U+0080 to U+009F. JSON libraries escape all other control characters, but not these.
 void show_json_text(std::string text) {
   std::string shown;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -91,7 +91,7 @@ void show_json_text(std::string text) {
 void clear_line(std::FILE* on) { std::fputs("\r\x1b[K", on); }
 void clear_screen() { std::fputs("\x1b[H\x1b[J", stdout); }
 
-// Escapes the text first, so that the widths of columns match the printed text.
+// Escapes control characters in the cells now, so that the widths of columns match the printed text.
 void TextTable::add(std::vector<std::string> row) {
   for (std::string& cell : row) cell = printable(std::move(cell));
   rows_.push_back(std::move(row));

@@ -1,4 +1,4 @@
-// Prints to terminals: aligned columns within the width, and colours.
+// Prints to terminals: colors, and tables that fit the terminal's width.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,14 +15,14 @@ namespace treadle::cli {
 int terminal_width();
 
 enum class Style { plain, bold, dim, good, bad };
-/// Marks text that for_terminal() will colour. Does so only if `on` is a terminal and NO_COLOR is not set (no-color.org).
+/// Marks text that for_terminal() will color. Returns it unmarked if `on` is no terminal, or if NO_COLOR is set (no-color.org).
 std::string styled(std::string_view text, Style style, std::FILE* on = stdout);
 
-/// Turns marks of styled() into colours and escapes all other control characters (`printable`), because names and cells from files must not
-/// control the terminal.
+/// Turns the marks of styled() into colors. Escapes all other control characters by printable(), because texts from files must not control
+/// the terminal.
 std::string for_terminal(std::string text);
 
-/// Prints text. All commands print through these functions.
+/// Prints a text after for_terminal(). All commands print by this function and those below.
 void show_text(std::FILE* to, std::string text);
 template <typename... Args>
 void show_on(std::FILE* to, fmt::format_string<Args...> format, Args&&... args) {
@@ -32,7 +32,7 @@ template <typename... Args>
 void show(fmt::format_string<Args...> format, Args&&... args) {
   show_on(stdout, format, std::forward<Args>(args)...);
 }
-/// Prints a document and a line end to standard output.
+/// Prints JSON text and a line end to standard output.
 void show_json_text(std::string text);
 template <typename Json>
 void show_json(const Json& document, int indent = 2) {
@@ -42,13 +42,13 @@ void show_json(const Json& document, int indent = 2) {
 void clear_line(std::FILE* on);
 void clear_screen();
 
-/// Rows of cells in aligned columns; numbers are right-aligned. On a terminal, the last column is cut to fit the width.
+/// A table with aligned columns. Numbers are right-aligned. On a terminal, the last column is cut to fit the terminal's width.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> header) : header_(std::move(header)) {}
   void add(std::vector<std::string> row);
   bool empty() const { return rows_.empty(); }
-  /// Indents each line by `indent` spaces.
+  /// Formats the table. Indents each line by `indent` spaces.
   std::string to_text(int indent = 0) const;
 
  private:

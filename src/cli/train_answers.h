@@ -10,12 +10,13 @@ namespace treadle::cli {
 
 bool has_classes(train::Loss loss);
 
-/// The number of correct predictions, and the number of samples that count.
+/// The number of correct predictions, and the number of all predictions that count.
 struct RightAnswers {
   int64_t right = 0, all = 0;
 };
 
-/// Predicts the class with the largest score; with binary cross entropy, the sign of each score decides. Empty for a loss without classes.
+/// Counts correct predictions. The class with the largest score is predicted; with binary cross entropy, a score's sign decides. Both
+/// numbers are 0 for a loss without classes.
 RightAnswers count_right(const Tensor& scores, const Tensor& labels, const train::TrainerOptions& options);
 
 }  // namespace treadle::cli

@@ -5,7 +5,7 @@
 
 namespace treadle::cli {
 
-/// Checks the options. @throws Error(invalid_argument) naming an option that was given, and the option that it needs.
+/// Checks the options. @throws Error(invalid_argument) that names an option which was given, and the option that it needs.
 void check_options_have_effect(const TrainArguments& arguments, const Model& model);
 
 }  // namespace treadle::cli

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kWidth = 720, kHeight = 400, kLeft = 70, kRight = 20, kTop = 30, kBottom = 50;
 
-/// Maps values to positions in the image.
+/// Maps epochs and loss values to positions in the image.
 struct CurveFrame {
   double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
   size_t epochs = 1;
@@ -34,7 +34,7 @@ struct CurveFrame {
   double y(double value) const { return kTop + (high - value) / (high - low) * (kHeight - kTop - kBottom); }
 };
 
-// Draws one line, interrupted at missing values. Each point shows its number as a tooltip.
+// Returns the SVG of one line, which is interrupted where values are not finite. Each point shows its value as a tooltip.
 std::string line_of(const CurveFrame& frame, const std::vector<double>& values, std::string_view name, std::string_view color) {
   std::string path, points;
   bool drawing = false;

@@ -1,4 +1,4 @@
-// Draws the learning curve of `treadle train`.
+// Draws the learning curve of `treadle train`: losses over epochs.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace treadle::cli {
 
-/// The values of one epoch.
+/// The losses of one epoch.
 struct CurvePoint {
   double loss = 0;
   std::optional<double> validation_loss = std::nullopt;
@@ -18,9 +18,9 @@ struct CurvePoint {
 
 CurvePoint point_of(const EpochReport& report);
 
-/// Serialises the curve for a checkpoint, so that a resumed run's curve begins with the first epoch.
+/// Converts the curve to text for a checkpoint, so that the curve of a resumed run still begins with the first epoch.
 std::string curve_to_text(const std::vector<CurvePoint>& points);
-/// Parses the text of curve_to_text(). Skips text that curve_to_text() does not write.
+/// Parses a text of curve_to_text(). Skips parts that curve_to_text() does not write.
 std::vector<CurvePoint> curve_from_text(std::string_view text);
 
 /// Writes an SVG file with one line per loss. Values that are not finite leave a gap.

@@ -1,4 +1,4 @@
-// Distributes data over processes that train together.
+// Distributes a data set over processes (ranks) that train together.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace treadle::cli {
 
-/// Returns the samples of this rank; every sample belongs to one rank.
+/// Returns the samples of the rank that `loader` names. Every sample belongs to exactly one rank.
 std::shared_ptr<const train::Dataset> part_of_rank(std::shared_ptr<const train::Dataset> data, const train::LoaderOptions& loader);
 
 }  // namespace treadle::cli

@@ -32,7 +32,7 @@ constexpr int kInterrupted = 130;
 
 volatile std::sig_atomic_t stop_asked = 0;
 
-// Handles signals: the first one asks the loop to stop; the second ends the process.
+// Handles SIGINT and SIGTERM while it exists: the first signal asks the training loop to stop, the second ends the process.
 class StopSignals {
  public:
   StopSignals() {
@@ -56,7 +56,7 @@ class StopSignals {
   }, old_terminate_{};
 };
 
-// If the model's batch size is fixed, uses it for the loader.
+// If the model's batch size is fixed, checks that the loader has the same, and makes the loader drop a smaller last batch.
 void fit_batch(const std::vector<ValueInfo>& inputs, train::LoaderOptions& loader) {
   for (const ValueInfo& info : inputs)
     if (const int64_t* batch = info.shape.empty() ? nullptr : std::get_if<int64_t>(&info.shape[0])) {
@@ -93,7 +93,7 @@ class WithAverages {
   train::Trainer* trainer_;
 };
 
-// Opens a trainer from artifacts, and sets the options to those of the trainer that wrote them. Returns nullopt if the file is a model.
+// If a.model is a folder of training artifacts, opens a trainer from it and sets a.trainer to its options. Otherwise returns nullopt.
 std::optional<train::Trainer> open_if_artifacts(TrainArguments& a) {
   if (!fs::is_directory(a.model)) return std::nullopt;
   if (!a.given_to_trainer.empty() || a.trainer.communicator)
@@ -113,7 +113,7 @@ class TrainingRun {
         trainer_(open_if_artifacts(a)),
         model_(trainer_ ? trainer_->model() : Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
-    // Applies the batch size and the number of classes from the options, so that the data can be checked against the model.
+    // Applies options that change the model's batch size or number of classes, so that the data can be checked against the model.
     const Model trained = trainer_ ? model_ : train::prepared(model_, a_.trainer);
     const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, trained);
     check_options_have_effect(a_, trained);
@@ -126,7 +126,7 @@ class TrainingRun {
       const train::LoaderOptions options{
           .batch_size = batch, .shuffle = false, .drop_last = a_.loader.drop_last, .prefetch = a_.loader.prefetch};
       const auto own = part_of_rank(validation_, a_.loader);
-      // A small validation set may contain no batch for this rank.
+      // If the validation set is small, this rank may have no batch of it.
       if (!ranks_ || own->num_samples() >= (options.drop_last ? batch : 1)) validation_loader_.emplace(own, options);
     }
     if (a_.skip_nan && a_.trainer.early_updates)
@@ -225,9 +225,9 @@ class TrainingRun {
     return all;
   }
 
-  /// Returns true for the rank that writes files and messages.
+  /// Returns true for rank 0, the only one that writes files and messages.
   bool is_first() const { return !ranks_ || ranks_->rank() == 0; }
-  /// Returns true if `own` is true on any rank.
+  /// Returns true if any rank calls this function with true. All ranks must call it.
   bool any_rank(bool own) const {
     float count = own ? 1 : 0;
     if (ranks_) ranks_->all_reduce(&count, 1, DType::float32);
@@ -236,7 +236,7 @@ class TrainingRun {
 
   bool is_over() const { return a_.patience > 0 && since_best_ >= a_.patience; }
 
-  // Runs an epoch. @return true if it was completed.
+  // Runs the rest of an epoch. @return true if the epoch was completed, false after a signal.
   bool run_epoch() {
     const auto start = Clock::now();
     const int64_t epoch = loader_->position().epoch + 1;
@@ -272,7 +272,7 @@ class TrainingRun {
     return true;
   }
 
-  // Runs a step. Returns the loss; nullopt if the step was skipped because values were not finite.
+  // Runs a training step. Returns its loss; nullopt if the step was skipped because values were not finite.
   std::optional<double> step(NamedTensors batch) {
     const auto [feeds, labels] = train::feeds_and_labels(std::move(batch));
     try {
@@ -286,7 +286,7 @@ class TrainingRun {
                   fmt::format("step {}: the loss is {}, and the parameters are spoilt; a smaller --learning-rate or --clip-norm may help",
                               trainer_->position().num_steps, std::isnan(loss) ? "NaN" : "infinite"));
     } catch (const Error& error) {
-      // The check of values found NaN or infinity. The step has changed nothing, unless the option early_updates is set.
+      // The step has found NaN in the output of a node. It has changed nothing, unless the option early_updates is set.
       if (error.message().find(" is NaN at ") == std::string::npos) throw;
       if (!a_.skip_nan)
         throw Error(
@@ -300,8 +300,8 @@ class TrainingRun {
   }
 
   uint64_t num_overflows() const { return trainer_->loss_scale().value_or(train::LossScale()).num_skipped; }
-  // Handles a step with loss scaling whose gradient was infinite or NaN; the scale has been reduced. If the loss itself is not finite, no
-  // scale helps.
+  // Handles a step with a gradient that was not finite, after which loss scaling has reduced the scale. Throws if the loss itself is not
+  // finite, because no scale helps then.
   std::optional<double> overflowed(double loss) {
     if (!std::isfinite(loss) && !a_.skip_nan)
       throw Error(ErrorCode::invalid_argument,
@@ -346,7 +346,7 @@ class TrainingRun {
     return made;
   }
 
-  // Evaluates the model, and writes it if this is the best loss so far. @return true if it is
+  // Evaluates the model. If its loss is the best so far, returns true and (with --patience) saves the model.
   bool validate(EpochReport& report) {
     report.validation = evaluate();
     const bool better = report.validation->loss < best_.loss;
@@ -357,7 +357,7 @@ class TrainingRun {
   }
 
   static constexpr size_t kNoOutput = std::numeric_limits<size_t>::max();
-  // Returns the index of the output that the loss reads, if classes are counted.
+  // Returns the index of the model output from which correct predictions are counted; kNoOutput if there is none.
   size_t output_index() const {
     if (!has_classes(a_.trainer.loss) && a_.trainer.loss != Loss::binary_cross_entropy_with_logits) return kNoOutput;
     const std::vector<std::string>& names = trainer_->output_names();
@@ -408,7 +408,7 @@ class TrainingRun {
       evaluation = best_;
     } else {
       if (last_) evaluation = last_->validation;
-      if (!last_ && validation_) evaluation = evaluate();  // true if training resumes after the last epoch
+      if (!last_ && validation_) evaluation = evaluate();  // if a resumed run has no epoch left
       save(evaluation);
     }
     if (checkpoints_) checkpoints_->wait();
@@ -426,7 +426,7 @@ class TrainingRun {
   }
 
   TrainArguments& a_;
-  Communicator* const ranks_;  // null: there is only one process
+  Communicator* const ranks_;  // null: only this process trains
   std::optional<train::Trainer> trainer_;
   Model model_;
   std::vector<std::string> classes_;
@@ -458,7 +458,7 @@ int run_training(TrainArguments& arguments) {
   try {
     return TrainingRun(arguments).run();
   } catch (const Error& error) {
-    ranks->fail(error.what());  // tells the other ranks, so that they end with this error at once and not at their deadline
+    ranks->fail(error.what());  // lets the other ranks end with this error now instead of at their deadline
     throw Error(error.code(), fmt::format("rank {} of {}: {}", ranks->rank(), ranks->size(), error.what()));
   }
 }

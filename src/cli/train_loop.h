@@ -1,4 +1,4 @@
-// The loop of `treadle train`: steps, validation, checkpoints and the end.
+// The training loop of `treadle train`: steps, validation, checkpoints, and saving the model.
 #pragma once
 
 #include <set>
@@ -15,14 +15,14 @@ namespace treadle::cli {
 struct TrainArguments {
   std::string model, output;
   train::DataFiles data;
-  std::vector<std::string> validation;  // a fraction of the data, or names of files
+  std::vector<std::string> validation;  // a fraction of the training data, or names of files
   std::string validation_labels;
   train::TrainerOptions trainer;
   train::LoaderOptions loader;
-  std::string communicator;  // empty: the launcher's communicator; "none": no communicator
+  std::string communicator;  // empty: that of the program's launcher, such as MPI; "none": no communicator
   int64_t epochs = 10;
   std::string checkpoint;
-  int64_t checkpoint_steps = 0;  // steps between checkpoints within an epoch; 0: only at the epoch's end
+  int64_t checkpoint_steps = 0;  // steps between checkpoints; 0: checkpoints only at the end of an epoch
   int keep_last = 3;
   bool resume = false, asynchronous = false;
   int64_t patience = 0;  // stops after this many epochs without a better validation loss; 0: never
@@ -31,9 +31,9 @@ struct TrainArguments {
   int64_t profile_steps = 20;
   int64_t log_steps = 10;
   std::set<std::string> given = {};             // long names of the options that were given
-  std::set<std::string> given_to_trainer = {};  // names of the given options that belong to the trainer
+  std::set<std::string> given_to_trainer = {};  // names of those that set options of the trainer
 
-  /// Returns true if `validation` is a fraction of the data.
+  /// Returns true if `validation` is a fraction of the training data rather than names of files.
   bool holds_out_a_fraction() const;
 };
 

@@ -1,4 +1,4 @@
-// Profiles some steps of `treadle train`.
+// Profiles some of the steps of `treadle train`.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace treadle::cli {
 
 struct TrainArguments;
 
-/// Skips the first steps, which bind extents and allocate memory. Work between steps, such as validation, is not recorded.
+/// Records a profile of training steps. Skips the first steps, which allocate memory, and work between steps, such as validation.
 class StepProfile {
  public:
   /// @param trainer  must outlive this object. @throws Error(invalid_argument) for a file name whose format is not supported
@@ -21,7 +21,7 @@ class StepProfile {
   void begin_step();
   /// Must be called after each step. @return a message if the profile has been written, otherwise an empty text.
   std::string end_step();
-  /// Must be called at the end of training. @return as end_step()
+  /// Must be called at the end of training. @return the same as end_step()
   std::string finish();
 
  private:
@@ -30,7 +30,7 @@ class StepProfile {
   const TrainArguments& arguments_;
   train::Trainer& trainer_;
   std::optional<Profiler> profiler_;
-  int64_t num_steps_ = 0;  // number of steps that have ended
+  int64_t num_steps_ = 0;  // number of completed steps
   bool written_ = false;
 };
 

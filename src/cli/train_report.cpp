@@ -57,7 +57,7 @@ void RunLog::write(const std::string& event, const Fields& numbers, const std::s
     throw Error(ErrorCode::io_error, fmt::format("cannot write the log: {}", std::strerror(errno)));
 }
 
-// Writes only numbers of steps and epochs, because a plot needs a step for each number.
+// Writes numbers for TensorBoard. Writes only those of steps and epochs, because a plot needs a step for each number.
 void RunLog::write_events(const std::string& event, const Fields& numbers) {
   if (event != "step" && event != "epoch") return;
   Fields scalars;

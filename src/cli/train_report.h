@@ -1,4 +1,4 @@
-// The output of `treadle train` while it runs: a progress bar or lines, and a log.
+// The output of `treadle train` during training: a progress bar or lines, and a log.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,14 @@
 
 namespace treadle::cli {
 
-/// A mean loss, and the fraction of correct predictions if the loss has classes.
+/// The mean loss over a validation set and, if the loss has classes, the fraction of correct predictions.
 struct Evaluation {
   double loss = 0;
   std::optional<double> accuracy = std::nullopt;
 };
 
 struct EpochReport {
-  int64_t epoch = 0, num_epochs = 0;  ///< numbers that count from 1
+  int64_t epoch = 0, num_epochs = 0;  ///< epoch: counted from 1
   uint64_t step = 0;
   double loss = 0, rate = 0;  ///< loss: mean over the epoch; rate: learning rate of its last step
   std::optional<Evaluation> validation = std::nullopt;
@@ -28,13 +28,13 @@ struct EpochReport {
   double seconds = 0;
 };
 
-/// Writes one JSON object per line, and events for TensorBoard. Each call passes its data to the operating system before it returns.
+/// Writes a log with one JSON object per line, and events for TensorBoard. Each call writes its data to the files before it returns.
 class RunLog {
  public:
   using Fields = std::vector<std::pair<std::string, double>>;
-  /// @param path    empty: no lines are written.
-  /// @param append  true for a resumed run.
-  /// @param events  folder of event files; empty: none are written. Each run makes a new file there.
+  /// @param path    path of the log; empty: no log is written.
+  /// @param append  true: appends to an existing log, for a resumed run.
+  /// @param events  folder in which each run makes an event file for TensorBoard; empty: none are written.
   RunLog(const std::string& path, bool append, const std::string& events);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -56,7 +56,7 @@ class TrainProgress {
   /// Must be called after step `batch` of the epoch (both count from 1). Draws only on terminals, at most ten times a second.
   void step(int64_t epoch, int64_t batch, double loss);
   void epoch(const EpochReport& report);
-  /// Prints a separate line; nothing if `line` is empty.
+  /// Prints a line of text; prints nothing if it is empty.
   void say(const std::string& line);
 
  private:

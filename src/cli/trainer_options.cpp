@@ -11,7 +11,7 @@
 namespace treadle::cli {
 namespace {
 
-// Command-line names that differ from "--" and the option's name with dashes. Empty: commands define the option themselves.
+// Command-line names of trainer options, if they are not "--" and the option's name with dashes. Empty: commands add the option themselves.
 constexpr std::pair<std::string_view, std::string_view> kArguments[] = {
     {"output", "--loss-of"}, {"int32_labels", ""}, {"communicator", ""},   {"communicator_deadline_s", ""},
     {"bucket_bytes", ""},    {"reduction", ""},    {"shard_optimizer", ""}};

@@ -11,7 +11,7 @@ namespace treadle::cli {
 
 inline constexpr const char* kTrainerGroup = "Loss and optimizer";
 
-/// Adds the options under the names of docs/training.md, with dashes.
+/// Adds the options of trainers under their names in docs/training.md, with dashes instead of underscores.
 void add_trainer_options(CLI::App& app, train::TrainerOptions& options);
 
 }  // namespace treadle::cli
