@@ -1,10 +1,10 @@
-// LoRA adapters: files of parameters that a run is fed in addition to its inputs.
+// LoRA adapters: files with parameters. A run that uses an adapter gets these parameters in addition to its inputs.
 #include "ort_api/api.h"
 
 namespace treadle::ort {
 namespace {
 
-// Like ONNX Runtime, reports invalid bytes as a failure, and a missing file as an invalid argument.
+// Loads an adapter. Like ONNX Runtime, reports invalid bytes by the status FAIL, and a missing file as an invalid argument.
 template <typename Load>
 OrtStatus* load(OrtLoraAdapter** out, const void* given, Load&& read) {
   return guarded([&] {
@@ -23,7 +23,7 @@ OrtStatus* load(OrtLoraAdapter** out, const void* given, Load&& read) {
 }  // namespace
 
 void add_adapters(OrtApi& table) {
-  // Tensors are in the library's memory. The allocator is only used for devices of other providers, so it is ignored.
+  // Ignores the allocator, which is meant for memory of devices: an adapter's tensors are in the library's memory.
   table.CreateLoraAdapter = [](const char* path, OrtAllocator*, OrtLoraAdapter** out) {
     return load(out, path, [&] { return Adapter::load(path); });
   };

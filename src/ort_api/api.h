@@ -1,8 +1,8 @@
-// ONNX Runtime's C interface on top of Treadle's C++ interface: the types of its functions, the objects behind its handles, and the table.
-// Programs compiled for libonnxruntime.so load this library in its place (docs/onnxruntime.md).
+// ONNX Runtime's C interface on top of Treadle's C++ interface: types, the objects behind handles, and the table of functions.
+// Programs that were compiled for libonnxruntime.so can load this library instead (docs/onnxruntime.md).
 //
-// Names, numbers and layouts are those of ONNX Runtime's binary interface. A handle is a struct of that name, made with new and released by
-// its Release function.
+// Names, numbers and layouts are those of ONNX Runtime's binary interface. A handle such as OrtSession is a struct of this name. It is made
+// with new, and released by the handle's Release function.
 #pragma once
 
 #include <array>
@@ -51,9 +51,9 @@ enum ONNXType {
   ONNX_TYPE_SPARSETENSOR,
   ONNX_TYPE_OPTIONAL,
 };
-using ONNXTensorElementDataType = int;  // some numbers differ from ONNX's: see number_of()
-using OrtOptimizationLevel = int;       // these numbers are those of treadle::GraphOptimizationLevel
-using OrtExecutionMode = int;           // these numbers are those of treadle::ExecutionMode
+using ONNXTensorElementDataType = int;  // some numbers differ from those in ONNX: see number_of()
+using OrtOptimizationLevel = int;       // same numbers as treadle::GraphOptimizationLevel
+using OrtExecutionMode = int;           // same numbers as treadle::ExecutionMode
 enum OrtAllocatorType { OrtInvalidAllocator = -1, OrtDeviceAllocator = 0, OrtArenaAllocator = 1, OrtReadOnlyAllocator = 2 };
 enum OrtMemType { OrtMemTypeCPUInput = -2, OrtMemTypeCPUOutput = -1, OrtMemTypeDefault = 0 };
 enum OrtMemoryInfoDeviceType {
@@ -92,7 +92,7 @@ using OrtCustomJoinThreadFn = void (*)(const void* handle);
 using OrtExperimentalFnPtr = void (*)();
 
 namespace treadle::ort {
-/// A handle that other objects use. It exists until it is released and no object uses it any more.
+/// Base of handles that other objects may use. Such a handle exists until it has been released and no object uses it any more.
 template <typename Handle>
 struct Kept {
   std::shared_ptr<Handle> self;  // null once the handle has been released
@@ -119,15 +119,15 @@ struct OrtMemoryInfo {
   bool operator==(const OrtMemoryInfo&) const = default;
 };
 
-/// An allocator of the client or of this library. Clients read this struct and fill it in. The functions from `Reserve` on exist only since
-/// the versions given.
+/// An allocator of the client or of this library. Clients read this struct or fill it in. If `version` is older than noted at a member, the
+/// struct ends before this member.
 struct OrtAllocator {
   uint32_t version;
   void* (*Alloc)(OrtAllocator* self, size_t size);
   void (*Free)(OrtAllocator* self, void* data);
   const OrtMemoryInfo* (*Info)(const OrtAllocator* self);
-  void* (*Reserve)(OrtAllocator* self, size_t size);                                // a member since version 18
-  OrtStatus* (*GetStats)(const OrtAllocator* self, struct OrtKeyValuePairs** out);  // a member since version 23
+  void* (*Reserve)(OrtAllocator* self, size_t size);                                // since version 18
+  OrtStatus* (*GetStats)(const OrtAllocator* self, struct OrtKeyValuePairs** out);  // since version 23
   void* (*AllocOnStream)(OrtAllocator* self, size_t size, struct OrtSyncStream* stream);
 };
 
@@ -139,12 +139,12 @@ struct OrtLogger {
   void log(OrtLoggingLevel severity, const char* location, const char* message) const;
 };
 
-// Says how a pool's threads are made, and on which processors they run.
+// Says how the threads of a thread pool are made, and on which processors they run.
 struct OrtThreads {
-  OrtCustomCreateThreadFn create = nullptr;  // null: the library makes them
+  OrtCustomCreateThreadFn create = nullptr;  // the client's function; null: the library makes threads
   void* creation_options = nullptr;
   OrtCustomJoinThreadFn join = nullptr;
-  std::optional<std::string> affinities;  // the client's text; nullopt: any processor
+  std::optional<std::string> affinities;  // the client's text about processors; nullopt: any processor
   bool asked() const { return create != nullptr || affinities; }
 };
 
@@ -160,14 +160,14 @@ struct OrtArenaCfg {
 
 struct OrtKeyValuePairs {
   std::map<std::string, std::string> entries;
-  std::vector<const char*> keys, values;  // pointers to the texts, for GetKeyValuePairs
+  std::vector<const char*> keys, values;  // pointers to the texts in `entries`, which GetKeyValuePairs returns
   void index();
 };
 
 struct OrtHardwareDevice {
   OrtHardwareDeviceType type = OrtHardwareDeviceType_CPU;
   std::string vendor;
-  uint32_t vendor_id = 0, device_id = 0;  // numbers assigned by PCI
+  uint32_t vendor_id = 0, device_id = 0;  // ids that PCI assigns
   OrtKeyValuePairs metadata;
 };
 struct OrtExternalInitializerInfo {
@@ -180,23 +180,23 @@ struct OrtDeviceEpIncompatibilityDetails {
   int32_t error_code = 0;
   std::string notes;
 };
-// The assignment of a node to an execution provider.
+// A node that is assigned to an execution provider.
 struct OrtEpAssignedNode {
   std::string name, domain, op_type;
 };
 struct OrtEpAssignedSubgraph {
   const char* provider = nullptr;
   OrtEpAssignedNode node;
-  const OrtEpAssignedNode* pointer = &node;  // GetAssignedNodes returns it as a list with one element
+  const OrtEpAssignedNode* pointer = &node;  // EpAssignedSubgraph_GetNodes returns this as a list with one element
 };
 struct OrtEpDevice {
   const char* provider = nullptr;
-  std::string name;  // name of the device in sessions: "cpu", "gpu:0"
+  std::string name;  // the device's name in session options, such as "cpu" or "gpu:0"
   OrtHardwareDevice hardware;
   OrtKeyValuePairs metadata, options;
 };
 
-/// Filled in by the client; `version` determines which fields exist.
+/// The client fills this in. Its `version` determines which fields exist.
 struct OrtEnvCreationOptions {
   uint32_t version;
   int32_t logging_severity_level;
@@ -209,10 +209,10 @@ struct OrtEnvCreationOptions {
 
 struct OrtEnv {
   OrtLogger logger;
-  std::shared_ptr<treadle::ThreadPool> pool;  // used by sessions without their own threads
+  std::shared_ptr<treadle::ThreadPool> pool;  // for sessions that do not have their own threads
   OrtThreadingOptions threading;
-  std::shared_ptr<treadle::Allocator> allocator;  // used by sessions with session.use_env_allocators; null: none
-  std::shared_ptr<OrtAllocator> registered;       // the client's allocator that `allocator` wraps; null: `allocator` is this library's
+  std::shared_ptr<treadle::Allocator> allocator;  // for sessions with session.use_env_allocators; null: none
+  std::shared_ptr<OrtAllocator> registered;       // the client's allocator that `allocator` wraps; null: it wraps none
 };
 
 using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t num_devices, const OrtKeyValuePairs* model_metadata,
@@ -221,41 +221,41 @@ using EpSelectionDelegate = OrtStatus* (*)(const OrtEpDevice** devices, size_t n
 
 struct OrtSessionOptions {
   treadle::SessionOptions options;
-  OrtLogger logger;  // replaces the environment's id and, if it has a function, its function
+  OrtLogger logger;  // replaces the id and (if not null) the function of the environment's logger
   int log_severity_level = -1, log_verbosity_level = 0;
-  const char* provider = nullptr;                // the provider that was appended first; null: none
-  EpSelectionDelegate select_devices = nullptr;  // null: the client is not asked
+  const char* provider = nullptr;                // the execution provider that was appended first; null: none
+  EpSelectionDelegate select_devices = nullptr;  // function of the client; null: there is none
   void* select_devices_state = nullptr;
-  bool prefers_gpu = false;  // the policy asks for the first GPU, if there is one
+  bool prefers_gpu = false;  // the client's policy for devices prefers GPUs
   bool mem_pattern = true, cpu_mem_arena = true, per_session_threads = true;
-  // Copies of the options share it; may be set at any time.
+  // Copies of the options share this flag, which the client may set at any time to cancel loading.
   std::shared_ptr<std::atomic<bool>> load_cancelled = std::make_shared<std::atomic<bool>>(false);
-  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;  // contents that replace files next to the model
-  std::map<std::string, treadle::Tensor> external_values;                   // values that replace external initializers
+  std::map<std::string, std::shared_ptr<treadle::Storage>> external_files;  // contents that are used instead of files next to the model
+  std::map<std::string, treadle::Tensor> external_values;                   // values that are used instead of external initializers
   OrtThreads threads;
   std::vector<std::shared_ptr<struct OrtCustomOpDomain>> custom_op_domains;
 };
 
 struct OrtRunOptions : treadle::ort::Kept<OrtRunOptions> {
   treadle::RunOptions options;
-  std::optional<std::string> profile_file_prefix;  // nullopt: the session records no profile
+  std::optional<std::string> profile_file_prefix;  // nullopt: the run records no profile
   int log_severity_level = -1, log_verbosity_level = 0;
 };
 
 struct OrtTensorTypeAndShapeInfo {
   ONNXTensorElementDataType dtype = 0;
-  std::vector<int64_t> dims;         // an extent of -1 is unknown
-  std::vector<std::string> symbols;  // names of the extents in `dims`; "": none
+  std::vector<int64_t> dims;         // -1: the extent is unknown
+  std::vector<std::string> symbols;  // symbolic names of the extents in `dims`; "": none
   bool has_shape = true;
 };
 struct OrtTypeInfo {
   ONNXType type = ONNX_TYPE_UNKNOWN;
-  OrtTensorTypeAndShapeInfo tensor;  // used for dense and sparse tensors
+  OrtTensorTypeAndShapeInfo tensor;  // for types of dense and sparse tensors
   ONNXTensorElementDataType key_type = 0;
-  std::shared_ptr<const OrtTypeInfo> element;  // type of the elements of a sequence or optional, or of a map's values
+  std::shared_ptr<const OrtTypeInfo> element;  // of elements of a sequence or optional, or of values of a map
   std::string denotation;
 };
-// These are OrtTypeInfo under other names.
+// Pointers to these types point to an OrtTypeInfo.
 struct OrtMapTypeInfo;
 struct OrtSequenceTypeInfo;
 struct OrtOptionalTypeInfo;
@@ -264,8 +264,8 @@ struct OrtValue {
   treadle::Datum datum;
   std::shared_ptr<treadle::SparseTensor> filled;  // a sparse tensor that the client is still filling
   OrtMemoryInfo memory;
-  treadle::Tensor blocks;  // indices of a block-sparse tensor; otherwise undefined
-  bool populated = false;  // `filled` has its elements
+  treadle::Tensor blocks;  // indices of a block-sparse tensor; undefined for other values
+  bool populated = false;  // the client has filled `filled` with its elements
 };
 
 namespace treadle {
@@ -277,22 +277,23 @@ struct ModelDef;
 struct OrtSession {
   std::unique_ptr<treadle::Session> session;  // null while the model is being edited
   std::vector<treadle::ValueInfo> inputs, outputs, overridable;
-  std::shared_ptr<treadle::onnx::ModelDef> editing;  // the model that the client is editing, until it is finalised
+  std::shared_ptr<treadle::onnx::ModelDef> editing;  // the model, while the client is editing it; otherwise null
   std::shared_ptr<const OrtSessionOptions> editing_options;
-  // One per node, if `tells_assignment`, and none while the model is being edited.
+  // One entry per node, if the config entry session.record_ep_graph_assignment_info asks for them.
   std::vector<std::unique_ptr<OrtEpAssignedSubgraph>> assigned;
   std::vector<const OrtEpAssignedSubgraph*> assigned_pointers;
   bool tells_assignment = false;            // value of session.record_ep_graph_assignment_info
-  bool cpu_mem_arena = true;                // value of the session's options
-  std::shared_ptr<OrtAllocator> allocator;  // the environment's allocator that it uses; null: none, or one of this library
+  bool cpu_mem_arena = true;                // as in the session's options
+  std::shared_ptr<OrtAllocator> allocator;  // the client's allocator that the session uses; null: it uses none
 
-  // Asynchronous runs whose callbacks have not ended. A release waits for them; a release inside a callback leaves the rest to that run.
+  // The number of asynchronous runs whose callbacks have not returned. A release waits for them. If a callback itself releases the session,
+  // the last run deletes it.
   std::mutex mutex;
   std::condition_variable run_ended;
   size_t asynchronous_runs = 0;
   bool released = false;
 
-  /// Returns the session. @throws Error(invalid_argument) while it is being edited
+  /// Returns the session. @throws Error(invalid_argument) while the client is editing the model
   treadle::Session& running() const;
 };
 
@@ -301,7 +302,7 @@ struct OrtIoBinding {
   const treadle::Session* of;
   treadle::IoBinding binding;
   std::map<std::string, treadle::Datum> inputs;
-  std::map<std::string, treadle::Datum> outputs;  // the client's memory; undefined: the last run's output, or no output yet
+  std::map<std::string, treadle::Datum> outputs;  // memory of the client; undefined: none is bound
 };
 
 struct OrtModelMetadata {
@@ -363,7 +364,7 @@ const OrtApi& api();
 /// Returns the error message of a function that is not implemented.
 std::string missing_text(std::string_view name);
 
-// Each of these functions, one per file, sets the table's functions of its topic.
+// Each of these functions sets the table's functions of one topic. Each is in a file of its own.
 void add_statuses(OrtApi& table);
 void add_environment(OrtApi& table);
 void add_session_options(OrtApi& table);
@@ -385,73 +386,74 @@ void add_model_editor(OrtApi& table);
 void add_graph_readers(OrtApi& table);
 void add_compiler(OrtApi& table);
 
-/// @param of  name of the pool in errors. @throws StatusError for invalid or too few affinities, or if threads cannot be made
+/// Makes a thread pool. @param of  text that names the pool in errors. @throws StatusError for invalid affinities, or a wrong number of
+/// them, or if threads cannot be made
 std::shared_ptr<ThreadPool> make_pool(const OrtThreads& threads, int num_threads, const std::string& of = {});
 
-/// Returns the devices of all providers; the first is the CPU. They exist as long as the process.
+/// Returns the devices of all execution providers, beginning with the CPU. They exist as long as the process.
 std::span<const OrtEpDevice* const> ep_devices();
-/// Returns the device with this name in sessions.
+/// Returns the device that has this name in session options.
 const OrtEpDevice& ep_device_named(std::string_view name);
 
-/// Appends a provider to the options' list, of which the first is used. @throws Error as use_provider()
+/// Appends an execution provider to the options. Sessions use only the provider that was appended first. @throws Error like use_provider()
 void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options);
-/// Like append_provider(), for devices of ep_devices(). @throws Error(invalid_argument) unless all devices are of one provider that can use
-/// them at once
+/// Like append_provider(), but for devices of ep_devices(). @throws Error(invalid_argument) if the devices belong to several providers, or
+/// if one session cannot use all of them
 void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* const> devices,
                     std::map<std::string, std::string> provider_options);
 
-/// Returns the options for a client that passes none.
+/// Returns the default options, for clients that pass none.
 const OrtSessionOptions& default_session_options();
-/// Sets the option that a config entry names. @return false if it names none. @throws Error for an invalid value
+/// Sets the option that a config entry's key names. @return false if the key names no option. @throws Error for an invalid value
 bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std::string& value);
-/// Returns the options of an execution provider. @throws Error(invalid_argument) for a null one
+/// Converts a client's arrays to the options of an execution provider. @throws Error(invalid_argument) for a null key or value
 std::map<std::string, std::string> provider_options(const char* const* keys, const char* const* values, size_t count);
-/// Like provider_options(), for functions that name the provider. @throws Error(invalid_argument) for an empty key or value, too
+/// Like provider_options(), for functions that name the provider. @throws Error(invalid_argument) also for an empty key or value
 std::map<std::string, std::string> filled_provider_options(const char* const* keys, const char* const* values, size_t count);
-/// Returns true if a GraphOptimizationLevel has this number.
+/// Returns true if the number is one of GraphOptimizationLevel.
 bool is_level(int64_t level);
-/// Applies session options in the model's metadata, if ORT_LOAD_CONFIG_FROM_MODEL=1 is in the environment. @throws StatusError if they are
-/// invalid
+/// Applies session options that the model's metadata contain, if the environment variable ORT_LOAD_CONFIG_FROM_MODEL is 1. @throws
+/// StatusError if these options are invalid
 void apply_model_config(const ModelMetadata& metadata, SessionOptions& options);
 
-/// Reports bytes that are not a model. @throws the error that ONNX Runtime reports for them: StatusError, or the given error
+/// Reports an error of loading a model. @throws the error that ONNX Runtime reports in this case: a StatusError, or the given error
 [[noreturn]] void refuse_model(const Error& error);
-/// Throws the status for a model of which no session can be made. @throws as refuse_model()
+/// Reports an error of making a session for a loaded model. @throws like refuse_model()
 [[noreturn]] void refuse_graph(const Error& error, const Model& model);
-/// Checks a file. @throws StatusError, Error(invalid_argument) if the file does not exist or is empty
+/// Checks a model file. @throws StatusError or Error(invalid_argument) if the file does not exist or is empty
 void check_model_file(const std::string& path);
 void check_model_bytes(size_t length);
-/// Accepts a severity level; a negative one means the environment's. @throws StatusError for a level that does not exist
+/// Checks a severity level. A negative level stands for that of the environment. @throws StatusError for a level that does not exist
 void check_severity(int level, const char* option);
-/// Makes the session, and fills in the model's inputs and outputs. @throws Error, StatusError
+/// Makes a Treadle session for `session`, and fills in the model's inputs and outputs. @throws Error, StatusError
 void begin_session(OrtSession& session, const OrtEnv& environment, const OrtSessionOptions& options, const Model& model);
 /// Returns whether session.record_ep_graph_assignment_info is on.
 bool tells_assignment(const OrtSessionOptions& options);
 
-/// Runs the session. Outputs for which the client has memory are written there, others (null in `outputs`) are allocated.
-/// @param memory  for allocated outputs; null: ours
+/// Runs the session. Writes outputs into the client's values in `outputs`, and allocates those that are null.
+/// @param memory  the memory info that allocated outputs report; null: that of this library
 void run_into(const Session& session, const std::map<std::string, Datum>& feeds, const std::vector<std::string>& names, OrtValue** outputs,
               const RunOptions* options, const OrtMemoryInfo* memory = nullptr);
 
-/// Runs `body`, with a profile of only this run if its options ask for one.
+/// Calls `body`, which runs the session. If the run's options ask for a profile, records one of this run alone.
 void profiled(const Session& session, const OrtRunOptions* options, const std::function<void()>& body);
 
 using OperatorDomains = std::vector<std::shared_ptr<OrtCustomOpDomain>>;
-/// Registers custom operators in the process. Must be called before a session that uses them is made. @throws Error
+/// Registers custom operators for all sessions of the process. Must be called before a session that uses them is made. @throws Error
 void register_operators(const OperatorDomains& domains);
-/// Renames the model's nodes for which the session's own operators replace built-in ones.
+/// Returns the model, in which nodes whose built-in operator is replaced by a custom operator of the session have another domain.
 Model with_own_operators(const Model& model, const OperatorDomains& domains);
-/// Returns the operators of a library built for ONNX Runtime; nullopt if it is no such library. @throws StatusError
+/// Loads custom operators from a library that was built for ONNX Runtime; nullopt if it is no such library. @throws StatusError
 std::optional<OperatorDomains> operators_of_library(const std::string& path);
-/// Loads operators for all later sessions. @return false if the library is not for operators. @throws Error, StatusError
+/// Loads custom operators for all later sessions. @return false if the library has none. @throws Error, StatusError
 bool load_operators(const std::string& path);
 
-/// A failure whose status code corresponds to no ErrorCode.
+/// An error with one of ONNX Runtime's status codes, for codes that correspond to no ErrorCode.
 struct StatusError : std::runtime_error {
   StatusError(OrtErrorCode status, const std::string& message) : std::runtime_error(message), code(status) {}
   OrtErrorCode code;
 };
-/// Returns the status of a node that failed in a run, with the text that clients search for.
+/// Returns the status for a node that has failed in a run. Its text has the words by which clients recognize such errors.
 StatusError status_of(const NodeFault& fault);
 
 template <typename Handle, typename... Arguments>
@@ -468,7 +470,7 @@ void release_handle(Handle* handle) {
 OrtStatus* make_status(OrtErrorCode code, const char* message) noexcept;
 OrtStatus* status_of_current_exception() noexcept;
 
-/// Runs `body`, and converts exceptions to a status.
+/// Calls `body`, and converts exceptions to a status. Returns null, which means success, if there is none.
 template <typename Body>
 OrtStatus* guarded(Body&& body) noexcept {
   try {
@@ -479,7 +481,7 @@ OrtStatus* guarded(Body&& body) noexcept {
   }
 }
 
-/// Checks the status that a client's function returned. @throws Error with the status's message, after releasing the status
+/// Checks a status that a function of the client has returned. @throws Error with its message for any failure. Releases the status
 void check(OrtStatus* status);
 
 template <typename T>
@@ -490,40 +492,41 @@ T& required(T* pointer, const char* what) {
 
 inline const char* chars_of(const char* pointer, const char* what) { return &required(pointer, what); }
 
-/// Returns this library's allocator of plain memory. It is never released.
+/// Returns this library's default allocator of CPU memory, which exists as long as the process.
 OrtAllocator& default_allocator();
-/// Returns the memory info that a session reports.
+/// Returns the memory info that a session reports for its inputs and outputs.
 const OrtMemoryInfo& memory_of(const OrtSession& session);
 /// Checks a memory info. @throws Error(invalid_argument) for memory of a device other than the CPU
 void expect_cpu(const OrtMemoryInfo& info);
-/// Copies text, with a terminating NUL, to memory of the client's allocator. @throws Error(resource_exhausted)
+/// Copies text, with a terminating NUL, to memory from the client's allocator. @throws Error(resource_exhausted)
 char* copy_text(OrtAllocator* allocator, std::string_view text);
 void* allocate(OrtAllocator* allocator, size_t size_bytes);
-/// Copies text to the client's memory as ONNX Runtime does. `size` is the capacity, and is set to the size including the NUL. `out` may be
-/// null to query the size. @throws Error(invalid_argument) if the capacity is too small
+/// Copies text to the client's memory as ONNX Runtime does. `*size` is its capacity, and is set to the text's size including the NUL. If
+/// `out` is null, only sets `*size`. @throws Error(invalid_argument) if the capacity is too small
 void give_text(const std::string& text, char* out, size_t* size);
-/// Returns an allocator for later use. One of this library stays valid even if it is released; the client must keep its own alive.
+/// Returns an allocator for later use. An allocator of this library stays valid even if the client releases it; the client must keep its
+/// own allocators alive.
 std::shared_ptr<OrtAllocator> keep(OrtAllocator& allocator);
-/// Wraps an allocator for use by a session.
+/// Wraps a client's allocator, so that sessions can use it.
 std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator);
 
 std::unique_ptr<OrtTypeInfo> type_of(const ValueInfo& info);
 std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum);
 OrtTensorTypeAndShapeInfo tensor_type(DType dtype, const Shape& shape);
 
-/// Throws the status that ONNX Runtime has for a value of the wrong kind.
+/// Throws the error that ONNX Runtime reports for a value of the wrong kind, such as a sequence instead of a tensor.
 [[noreturn]] void refuse_kind(const Datum& datum, const std::string& expected);
-/// Makes a value for the client. @param memory  the memory that the value reports; null: this library's default memory
+/// Makes a value for the client. @param memory  the memory info that the value reports; null: that of this library's default memory
 OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory = nullptr);
-/// Returns a tensor that the client may write to and keep: a copy if other objects share its memory (a feed, a weight).
+/// Returns a tensor that the client may keep and overwrite. This is a copy if other objects, such as weights, share the tensor's memory.
 Datum owned_by_client(Datum datum);
-/// Makes a shape. @throws Error if the dimensions are invalid
+/// Converts a client's array to a shape. @throws Error if the dimensions are invalid
 Shape shape_from(const int64_t* dims, size_t rank);
-/// Returns ONNX Runtime's number of a dtype, which differs from ONNX's for dtypes after float4e2m1.
+/// Returns the number that ONNX Runtime uses for a dtype. It differs from that in ONNX for dtypes after float4e2m1.
 ONNXTensorElementDataType number_of(DType dtype);
-/// Returns the dtype with this number; 0 gives DType::undefined. @throws StatusError for an unknown number
+/// Returns the dtype for a number of ONNX Runtime; DType::undefined for 0. @throws StatusError for an unknown number
 DType dtype_of(ONNXTensorElementDataType type);
-/// Returns the dtype of a tensor's elements. @throws StatusError as dtype_of(), and for 0
+/// Like dtype_of(), for elements of tensors. @throws StatusError also for 0
 DType dtype_from(ONNXTensorElementDataType type);
 
 }  // namespace treadle::ort

@@ -1,4 +1,4 @@
-// Binds inputs and outputs before runs.
+// Binds inputs and outputs of sessions to tensors before runs (OrtIoBinding).
 #include <cstring>
 
 #include "ort_api/api.h"
@@ -15,7 +15,7 @@ void run_bound(const Session& session, OrtIoBinding& to, IoBinding& binding, con
 }
 
 void add_bound_outputs(OrtApi& table) {
-  // Returns all names in one block without NULs, and the length of each.
+  // Returns all names in one block of memory, without NULs between them, and the length of each name.
   table.GetBoundOutputNames = [](const OrtIoBinding* binding, OrtAllocator* allocator, char** buffer, size_t** lengths, size_t* count) {
     return guarded([&] {
       const std::vector<std::string> names = required(binding, "binding_ptr").binding.output_names();
@@ -86,7 +86,7 @@ void add_bindings(OrtApi& table) {
     binding->binding.clear_outputs();
     binding->outputs.clear();
   };
-  // Nothing to wait for: runs are synchronous, so a run has ended when it returns.
+  // Does nothing: runs are synchronous, so there is nothing to wait for.
   table.SynchronizeBoundInputs = table.SynchronizeBoundOutputs = [](OrtIoBinding*) -> OrtStatus* { return nullptr; };
   table.RunWithBinding = [](OrtSession* session, const OrtRunOptions* options, const OrtIoBinding* binding) {
     return guarded([&] {
@@ -97,7 +97,7 @@ void add_bindings(OrtApi& table) {
         if (options != nullptr) check_severity(options->log_severity_level, "run_log_severity_level");
         const RunOptions* with = options != nullptr ? &options->options : nullptr;
         if (given.of == &running) return run_bound(running, given, given.binding, with);
-        IoBinding of_this(running);  // values bound for one session may be used with another one
+        IoBinding of_this(running);  // clients may bind values for one session and run another one
         for (const auto& [name, value] : given.inputs) of_this.bind_input(name, value);
         for (const auto& [name, value] : given.outputs)
           of_this.bind_output(name, value.is_tensor() ? std::optional(value.tensor()) : std::nullopt);

@@ -1,5 +1,5 @@
-// Model compilation with ONNX Runtime's interface. Nothing is compiled for execution providers here: the output is the model, optimised at
-// the requested level.
+// Model compilation by ONNX Runtime's interface. Execution providers here need no compiled code, so the output is an ONNX model that is
+// optimized at the requested level.
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -13,15 +13,15 @@
 
 struct OrtModelCompilationOptions {
   OrtSessionOptions session;
-  std::function<treadle::Model()> load;  // function that loads the input model
+  std::function<treadle::Model()> load;  // loads the input model
   std::string input_path, output_path, data_file;
   size_t data_threshold_bytes = 1024;
-  OrtAllocator* allocator = nullptr;  // allocator for an output in memory
+  OrtAllocator* allocator = nullptr;  // for an output in memory
   void** buffer = nullptr;
   size_t* buffer_size = nullptr;
   OrtWriteBufferFunc write = nullptr;
   void* write_state = nullptr;
-  OrtGetInitializerLocationFunc locate = nullptr;  // null: initializers go to the model or to the data file
+  OrtGetInitializerLocationFunc locate = nullptr;  // says where each initializer goes; null: to the model or to `data_file`
   void* locate_state = nullptr;
   uint32_t flags = 0;
   treadle::GraphOptimizationLevel level = treadle::GraphOptimizationLevel::disable_all;
@@ -36,7 +36,7 @@ enum Flags : uint32_t { kErrorIfNothingCompiled = 1, kErrorIfOutputExists = 2 };
 
 using Options = OrtModelCompilationOptions;
 
-// Returns ONNX Runtime's default output path: next to the input, with "_ctx" in its name.
+// Returns the output path. The default is that of ONNX Runtime: next to the input file, with "_ctx" in its name.
 std::string output_path(const Options& options) {
   if (!options.output_path.empty()) return options.output_path;
   if (options.input_path.empty())
@@ -45,7 +45,7 @@ std::string output_path(const Options& options) {
   return (input.parent_path() / (input.stem().string() + "_ctx.onnx")).string();
 }
 
-// Returns the data file's path next to the model; clients give its name with or without the folder.
+// Returns the path of the data file relative to the model's folder. Clients give it with or without this folder.
 std::string data_file_beside(const std::string& model, const fs::path& given) {
   return given.parent_path() == fs::path(model).parent_path() ? given.filename().string() : given.string();
 }
@@ -72,7 +72,7 @@ void check_options(const Options& options) {
     throw Error(ErrorCode::invalid_argument, "open file \"" + output_path(options) + "\" failed: No such file or directory");
 }
 
-// Wraps the client's function that places initializers.
+// Wraps the client's function that says where initializers go; empty if there is none.
 LocateInitializer locator(const Options& options) {
   if (options.locate == nullptr) return {};
   return [&options](const std::string& name, const Tensor& value, const InitializerLocation* read_from) {
@@ -103,7 +103,7 @@ void compile(const OrtEnv& environment, const Options& options) {
       with.options.optimized_model_data_file = data_file;
       with.options.optimized_model_data_threshold = static_cast<int64_t>(options.data_threshold_bytes);
     }
-    begin_session(session, environment, with, model);  // makes a session only to check that the model can run
+    begin_session(session, environment, with, model);  // checks that the model can run, and writes it unless `as_read`
     if (as_read) onnx::write_model_file(model.impl().def, path, onnx::beside_optimized(data_file, options.data_threshold_bytes));
     return;
   }
@@ -168,7 +168,7 @@ void add_inputs(OrtCompileApi& table) {
   };
 }
 
-// There is only one output: the last one that was set.
+// Sets the output to a file. There is only one output, so this replaces one in memory or by a function.
 void goes_to_file(Options& options, std::string path) {
   options.output_path = std::move(path);
   options.buffer = nullptr;
@@ -215,7 +215,7 @@ void add_outputs(OrtCompileApi& table) {
 }
 
 void add_settings(OrtCompileApi& table) {
-  // These settings concern contexts of execution providers, which do not exist in this library.
+  // These settings have no effect, because execution providers have no compiled contexts here.
   table.ModelCompilationOptions_SetEpContextEmbedMode = [](Options*, bool) -> OrtStatus* { return nullptr; };
   table.ModelCompilationOptions_SetEpContextBinaryInformation = [](Options*, const char* folder, const char* name) {
     return guarded([&] {

@@ -1,4 +1,5 @@
-// Session settings that are config entries as well since version 32 of the interface. Such entries are applied, but not stored.
+// Session options that can also be set by config entries, since version 32 of the interface. Such an entry sets the option, and is not
+// stored among the entries.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -35,7 +36,7 @@ int number_of_text(const std::string& key, const std::string& value) {
   return number;
 }
 
-// Returns the index of `value` in `names`, ignoring case.
+// Returns the index of `value` in `names`, which are in lower case. Ignores the case of `value`.
 int choice_of(const std::string& key, const std::string& value, std::initializer_list<std::string_view> names, const char* expected) {
   const auto* const found = std::find(names.begin(), names.end(), lower(value));
   if (found == names.end()) refuse_entry(key, expected, value);
@@ -53,7 +54,7 @@ bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std:
   else if (name == "enable_mem_pattern")
     options.mem_pattern = flag_of(key, value);
   else if (name == "use_deterministic_compute")
-    (void)flag_of(key, value);  // only checks the value, since this feature cannot be turned off
+    (void)flag_of(key, value);  // only checks the value, since results are always deterministic
   else if (name == "log_id")
     options.logger.id = value;
   else if (name == "log_severity_level")
@@ -71,7 +72,7 @@ bool set_by_entry(OrtSessionOptions& options, const std::string& key, const std:
     constexpr const char* kLevels = "one of disable_all/enable_basic/enable_extended/enable_layout/enable_all";
     const int level = choice_of(key, value, {"disable_all", "enable_basic", "enable_extended", "enable_layout", "enable_all"}, kLevels);
     session.graph_optimization_level = level == 4 ? GraphOptimizationLevel::all : static_cast<GraphOptimizationLevel>(level);
-  } else if (name == "enable_profiling") {  // the value is a prefix; empty: no profile
+  } else if (name == "enable_profiling") {  // the value is the file's prefix; empty: no profile
     session.enable_profiling = !value.empty();
     if (!value.empty()) session.profile_file_prefix = value;
   } else if (name == "use_per_session_threads") {

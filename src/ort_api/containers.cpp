@@ -1,4 +1,4 @@
-// Sequences and maps, and functions that tell the kind of a value.
+// Functions for sequences and maps, and functions that return the kind of a value.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -36,7 +36,7 @@ Datum make_sequence(const OrtValue* const* values, size_t count) {
   return sequence;
 }
 
-// Makes a map with ascending keys. If a key is repeated, its first value is used.
+// Makes a map whose keys are in ascending order. If a key occurs several times, its first value is used.
 template <typename Key>
 Datum map_of(const Tensor& keys, const Tensor& elements) {
   std::map<Key, int64_t> places;

@@ -1,6 +1,6 @@
-// Custom operators of clients: their descriptions, and the arguments of their kernels. plugin/custom_operator.h registers them in the
-// process. There, descriptions with the same domain and name are one operator; a node runs the first of them that accepts the dtypes of its
-// inputs.
+// Custom operators of clients: their descriptions, and the arguments of their kernels. plugin/custom_operator.h registers them for the
+// process. Descriptions with the same domain and name are registered as one operator; a node uses the first description that accepts the
+// dtypes of its inputs.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@
 struct OrtShapeInferContext {
   const treadle_node& node;
   std::vector<std::unique_ptr<OrtTensorTypeAndShapeInfo>> inputs, outputs;
-  std::vector<std::unique_ptr<OrtOpAttr>> attributes;  // attributes that were requested
+  std::vector<std::unique_ptr<OrtOpAttr>> attributes;  // attributes that the client has requested
 };
 
-/// Filled in by the client; `version` determines which fields exist.
+/// The client fills this in. Its `version` determines which fields exist.
 struct OrtCustomOp {
   uint32_t version;
   void* (*CreateKernel)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info);
@@ -31,31 +31,31 @@ struct OrtCustomOp {
   int (*GetInputCharacteristic)(const OrtCustomOp* op, size_t index);  // since version 8; 0: required, 1: optional, 2: variadic
   int (*GetOutputCharacteristic)(const OrtCustomOp* op, size_t index);
   OrtMemType (*GetInputMemoryType)(const OrtCustomOp* op, size_t index);
-  int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // a member since version 14
+  int (*GetVariadicInputMinArity)(const OrtCustomOp* op);  // since version 14
   int (*GetVariadicInputHomogeneity)(const OrtCustomOp* op);
   int (*GetVariadicOutputMinArity)(const OrtCustomOp* op);
   int (*GetVariadicOutputHomogeneity)(const OrtCustomOp* op);
   // A member since version 16.
   OrtStatus* (*CreateKernelV2)(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);
   OrtStatus* (*KernelComputeV2)(void* kernel, OrtKernelContext* context);
-  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp* op, OrtShapeInferContext* context);  // a member since version 17
+  OrtStatus* (*InferOutputShapeFn)(const OrtCustomOp* op, OrtShapeInferContext* context);  // since version 17
   int (*GetStartVersion)(const OrtCustomOp* op);
   int (*GetEndVersion)(const OrtCustomOp* op);
 };
 
 namespace treadle::ort {
-/// Returns the first opset version of its domain to which the operator applies. ONNX Runtime also asks for the last version, but ignores
-/// it.
+/// Returns the first opset version (of the operator's domain) to which the operator applies. ONNX Runtime also asks for the last version,
+/// but ignores it.
 inline int start_of(const OrtCustomOp& op) {
   constexpr uint32_t kWithVersions = 17;
   return op.version >= kWithVersions && op.GetStartVersion ? op.GetStartVersion(&op) : 1;
 }
 
 enum Characteristic { kRequired, kOptional, kVariadic };
-/// The inputs or outputs that an operator declares.
+/// The kinds and numbers of inputs (or outputs) that an operator declares.
 struct OperandKinds {
   std::vector<Characteristic> kinds;
-  size_t least = 0, most = 0;  // numbers of operands; SIZE_MAX: the last operand is variadic
+  size_t least = 0, most = 0;  // bounds of the number of operands; `most` is SIZE_MAX if the last is variadic
 };
 OperandKinds inputs_of(const OrtCustomOp& op);
 OperandKinds outputs_of(const OrtCustomOp& op);
@@ -72,11 +72,11 @@ struct OrtOpAttr {
   treadle::Attribute value;
 };
 
-/// Describes a node, as long as its kernel exists.
+/// Describes a node for its kernel. Exists as long as the kernel.
 struct OrtKernelInfo {
   treadle_node node;
-  std::vector<std::shared_ptr<const OrtValue>> constants;  // per input; null if it is not constant
-  std::string domain = {};                                 // the client's name of the operator's domain
+  std::vector<std::shared_ptr<const OrtValue>> constants;  // one per input; null: the input is not constant
+  std::string domain = {};                                 // the domain, as the client has named it
   int since_version = 1;
 };
 
@@ -89,14 +89,14 @@ struct OrtKernelContext {
 
 namespace treadle::ort {
 
-/// The domain in which the process finds a client's operator. An operator that is also built in gets a separate domain, so that only
-/// sessions whose options include it use the client's.
+/// Returns the domain under which a client's operator is registered. If Treadle has an operator of this name, it is a separate domain, so
+/// that only sessions whose options contain the client's operator use it.
 std::string found_in(const std::string& domain, const std::string& name);
 
-/// Describes the type, with the symbols of extents.
+/// Converts a tensor type, including the symbolic names of extents.
 OrtTensorTypeAndShapeInfo tensor_type(const Type& type);
 
-/// Returns a logger for clients' kernels, which drops messages.
+/// Returns a logger that drops all messages, for the kernels of clients.
 const OrtLogger& silent_logger();
 
 }  // namespace treadle::ort

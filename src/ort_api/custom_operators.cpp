@@ -1,4 +1,4 @@
-// Custom operators of clients: domains, libraries, and their registration as operators of the process.
+// Custom operators of clients: their domains, libraries that contain them, and their registration in the process.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ OperandKinds kinds_of(const OrtCustomOp& op, size_t count, int (*OrtCustomOp::*k
   return made;
 }
 
-// Checks the declared operands. @throws StatusError if a variadic operand is not the last
+// Checks the operands that an operator declares. @throws StatusError if a variadic operand is not the last one
 void check_operands(const OrtCustomOp& op) {
   auto check_last = [](const OperandKinds& said, const char* what) {
     if (const auto found = std::find(said.kinds.begin(), said.kinds.end(), kVariadic);
@@ -43,7 +43,7 @@ void check_operands(const OrtCustomOp& op) {
   check_last(outputs_of(op), "output");
 }
 
-// Checks a variadic input. @throws StatusError if it must be homogeneous and has several types
+// Checks a node's variadic input. @throws StatusError if all its values must have the same type, but do not
 void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   const size_t declared = op.GetInputTypeCount(&op);
   if (inputs_of(op).most != SIZE_MAX || op.version < kWithVariadic || !op.GetVariadicInputHomogeneity ||
@@ -57,9 +57,9 @@ void check_homogeneous(const OrtCustomOp& op, const treadle_node& node) {
   }
 }
 
-// Operators with the same name. Those of the newest session come first, in the session's order.
+// Operators with the same domain and name. Those of the newest session come first, in the order in which this session has them.
 struct Group {
-  std::string said;  // the domain as the client named it
+  std::string said;  // the domain, as the client has named it
   std::string domain, name;
   std::vector<const OrtCustomOp*> operators;
 };
@@ -77,7 +77,7 @@ bool takes(const OrtCustomOp& op, const treadle_node& node) {
   return true;
 }
 
-// Operators whose domain a client has released and may have freed. They must not be accessed any more.
+// Operators of domains that clients have released. Clients may have freed them, so they must not be accessed any more.
 struct Released {
   std::mutex mutex;
   std::set<const OrtCustomOp*> operators;
@@ -94,7 +94,7 @@ struct Released {
     const std::lock_guard lock(mutex);
     return operators.contains(op);
   }
-  /// Removes an operator, because a new one may have the same address. @return true if it was released
+  /// Forgets a released operator when a new operator has the same address. @return true if there was one at this address
   bool erase(const OrtCustomOp* op) {
     const std::lock_guard lock(mutex);
     return operators.erase(op) > 0;
@@ -108,7 +108,7 @@ const OrtCustomOp& chosen(const Group& group, const treadle_node& node) {
                                               std::to_string(node.node->version) + " of its domain that takes these inputs");
 }
 
-// Returns the dtype of an input that accepts any dtype; undefined for other inputs.
+// If an input is declared to accept any dtype, returns the dtype that it has in this node; otherwise undefined.
 DType free_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetInputTypeCount(&op);
   if (index >= node.input_types.size() || declared == 0) return DType::undefined;
@@ -116,8 +116,8 @@ DType free_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) 
   return is_free ? node.input_types[index].dtype : DType::undefined;
 }
 
-// Returns the dtype of an output. If the output may have any dtype, it is that of the any-dtype input at the same index or, if there is
-// none, of the first one.
+// Returns the dtype of an output. If it is declared to be any dtype, and the model does not say more, it is that of the input at the same
+// index or of the first input, whichever also is declared to accept any dtype.
 DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index) {
   const size_t declared = op.GetOutputTypeCount(&op);
   DType said = dtype_of(op.GetOutputType(&op, std::min(index, declared - 1)));
@@ -127,13 +127,13 @@ DType output_dtype(const OrtCustomOp& op, const treadle_node& node, size_t index
   return said;
 }
 
-// Returns the name of an extent's symbol; empty for symbols that inference made ("…#N").
+// Returns the symbolic name of an extent; empty for constants, and for symbols that shape inference has made ("…#N").
 std::string_view symbol_of(const Dim& dim) {
   const bool is_symbol = !dim.is_const() && dim.expr()->kind == Expr::Kind::symbol && dim.expr()->symbol.find('#') == std::string::npos;
   return is_symbol ? std::string_view(dim.expr()->symbol) : std::string_view();
 }
 
-// Finds the extent with this name among the inputs.
+// Returns the first extent among the node's inputs that has this symbolic name; null if there is none.
 const Dim* named_extent(const treadle_node& node, const std::string& name) {
   for (const Type& type : node.input_types)
     for (size_t axis = 0; type.has_rank() && axis < type.shape->size(); ++axis)
@@ -147,7 +147,7 @@ void infer(const Group& group, const treadle_node& node, treadle_value_type* out
   OrtShapeInferContext context{node, {}, {}, {}};
   for (const Type& type : node.input_types) context.inputs.push_back(std::make_unique<OrtTensorTypeAndShapeInfo>(tensor_type(type)));
   context.outputs.resize(node.node->outputs.size());
-  // As in ONNX Runtime, an operator that fails to infer shapes has no inferred shapes.
+  // If the client's shape inference fails, the outputs' shapes stay unknown, as in ONNX Runtime.
   if (op.version >= kWithShapes && op.InferOutputShapeFn)
     if (OrtStatus* failed = op.InferOutputShapeFn(&op, &context); failed != nullptr) api().ReleaseStatus(failed), context.outputs.clear();
   context.outputs.resize(node.node->outputs.size());
@@ -165,7 +165,7 @@ void infer(const Group& group, const treadle_node& node, treadle_value_type* out
   }
 }
 
-// The kernel of a node, as the client made it.
+// The client's kernel of a node.
 struct Kernel {
   const OrtCustomOp& op;
   OrtKernelInfo info;
@@ -198,7 +198,7 @@ struct Kernel {
       const Node& node = *info.node.node;
       const ErrorCode code = error.code == ORT_INVALID_ARGUMENT  ? ErrorCode::invalid_argument
                              : error.code == ORT_NOT_IMPLEMENTED ? ErrorCode::not_implemented
-                                                                 : ErrorCode::io_error;  // ONNX Runtime's code FAIL
+                                                                 : ErrorCode::io_error;  // stands for the code FAIL
       call.failure = std::make_exception_ptr(Error(code, "Non-zero status code returned while running " + node.op_type + " node. Name:'" +
                                                              node.name + "' Status Message: " + error.what()));
       throw;
@@ -206,7 +206,7 @@ struct Kernel {
   }
 };
 
-// Calls a function of the client, and catches its exceptions, which must not reach the library's code.
+// Calls a function of the client. Catches and reports its exceptions, because they must not pass through the plugin interface.
 template <typename Result, typename Body>
 Result told(Result otherwise, Body&& body) noexcept {
   try {
@@ -227,7 +227,7 @@ treadle_operator plugin_operator(Group& group) {
   made.user = &group;
   for (size_t k = 0; k < group.operators.size(); ++k) {
     const OperandKinds inputs = inputs_of(*group.operators[k]), outputs = outputs_of(*group.operators[k]);
-    // Plugins require all inputs before a required one. Inputs that a model may omit are checked when the session is made.
+    // The plugin interface can only require the first inputs of an operator. OwnOperators checks all others when a session is made.
     const auto required = static_cast<int>(std::find(inputs.kinds.begin(), inputs.kinds.end(), kOptional) - inputs.kinds.begin());
     const int least = std::min(required, static_cast<int>(inputs.least));
     const int most = inputs.most == SIZE_MAX ? -1 : static_cast<int>(inputs.most);
@@ -255,7 +255,7 @@ treadle_operator plugin_operator(Group& group) {
   return made;
 }
 
-// The operators that sessions find. Nodes point to groups, so no group is ever removed.
+// The operators that are registered in the process. Groups are never removed, because nodes point to them.
 struct Registered {
   std::mutex mutex;
   std::map<std::pair<std::string, std::string>, std::vector<std::unique_ptr<Group>>> groups;
@@ -265,14 +265,14 @@ struct Registered {
     return *all;
   }
 
-  // Adds the operators of one session that have the same name.
+  // Registers the operators of one session that have the same domain and name.
   void add(const std::string& domain, const std::string& name, const std::vector<const OrtCustomOp*>& own) {
     std::vector<std::unique_ptr<Group>>& versions = groups[{domain, name}];
     auto group = std::make_unique<Group>(Group{domain, found_in(domain, name), name, own});
     bool is_new = versions.empty();
     for (const OrtCustomOp* op : own) {
       check_operands(*op);
-      if (Released::get().erase(op)) is_new = true;  // a new operator is at the address of a released one
+      if (Released::get().erase(op)) is_new = true;  // a new one at the address of a released one
     }
     for (const OrtCustomOp* known : versions.empty() ? std::vector<const OrtCustomOp*>() : versions.back()->operators)
       if (std::find(own.begin(), own.end(), known) == own.end() && !Released::get().contains(known)) group->operators.push_back(known);
@@ -330,7 +330,7 @@ void register_operators(const OperatorDomains& domains) {
   std::set<std::string> names;
   for (const auto& domain : domains) {
     if (!names.insert(domain->name).second) throw StatusError(ORT_FAIL, "Domain already set in registry: \"" + domain->name + "\"");
-    if (!domain->self)  // the domain was released, so its operators may have been freed
+    if (!domain->self)  // the client has released the domain, and may have freed its operators
       throw Error(ErrorCode::invalid_argument,
                   "the custom operators' domain \"" + domain->name + "\", which the options have, is released");
     std::map<std::string, std::vector<const OrtCustomOp*>> named;
@@ -340,7 +340,7 @@ void register_operators(const OperatorDomains& domains) {
 }
 
 std::optional<OperatorDomains> operators_of_library(const std::string& path) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // the library is never closed
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
   if (library == nullptr || dlsym(library, "RegisterCustomOps") == nullptr) return std::nullopt;
   OrtSessionOptions options;
   check(register_library(&options, path.c_str(), nullptr));
@@ -364,7 +364,7 @@ void add_custom_operators(OrtApi& table) {
   table.CreateCustomOpDomain = [](const char* name, OrtCustomOpDomain** out) {
     return guarded([&] { required(out, "out") = make_handle<OrtCustomOpDomain>(chars_of(name, "domain")); });
   };
-  // Sessions that use the domain's operators have ended before.
+  // Clients must end all sessions that use a domain's operators before they release it.
   table.ReleaseCustomOpDomain = [](OrtCustomOpDomain* domain) {
     if (domain == nullptr) return;
     Released::get().add(*domain);

@@ -1,4 +1,4 @@
-// Lists the available devices: the CPU, and GPUs found by Vulkan.
+// Functions about devices and execution providers. The devices are the CPU, and GPUs that Vulkan finds.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -21,14 +21,14 @@ void OrtKeyValuePairs::index() {
 namespace treadle::ort {
 namespace {
 
-constexpr uint32_t kDeviceIncompatible = 2;  // the value of OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE
+constexpr uint32_t kDeviceIncompatible = 2;  // OrtDeviceEpIncompatibility_DEVICE_INCOMPATIBLE in ONNX Runtime
 
-// Returns true for PREFER_GPU (3) and MAX_PERFORMANCE (4) of OrtExecutionProviderDevicePolicy.
+// Returns true for the policies PREFER_GPU (3) and MAX_PERFORMANCE (4).
 bool prefers_gpu(OrtExecutionProviderDevicePolicy policy) { return policy == 3 || policy == 4; }
 
 struct Vendor {
   const char* name;
-  uint32_t id;  // id of the vendor in PCI
+  uint32_t id;  // the vendor's PCI id
 };
 Vendor vendor() {
 #if defined(__x86_64__)
@@ -38,7 +38,7 @@ Vendor vendor() {
   return {"", 0};
 }
 
-// Returns the name of the vendor with this PCI number; the two numbers above 0xFFFF are assigned by Khronos.
+// Returns the name of the vendor with this id in Vulkan. Ids up to 0xFFFF are PCI ids; Khronos assigns larger ones.
 const char* vendor_of_gpu(uint32_t id) {
   switch (id) {
     case 0x1002: return "AMD";
@@ -66,7 +66,7 @@ std::unique_ptr<const OrtEpDevice> device_of(const char* provider, std::string n
   return made;
 }
 
-// Returns the CPU without looking for GPUs, which would load Vulkan.
+// Returns the CPU. Does not search for GPUs, since this would load Vulkan.
 const OrtEpDevice& cpu_device() {
   static const auto device = device_of(kCpuProvider, "cpu", {OrtHardwareDeviceType_CPU, vendor().name, vendor().id, 0, {}});
   return *device;
@@ -93,14 +93,14 @@ const Devices& all_devices() {
   return devices;
 }
 
-// Checks a client's array. @throws Error(invalid_argument) if it is too small. Unused elements of a larger one stay null.
+// Checks the size of a client's array. @throws Error(invalid_argument) if it is too small
 void check_room(const char* what, size_t count, size_t room) {
   if (room < count)
     throw Error(ErrorCode::invalid_argument,
                 std::string("Number of ") + what + " " + std::to_string(count) + " exceeds the provided size of " + std::to_string(room));
 }
 
-// Returns the values that nodes read or that are outputs.
+// Returns the names of all values that nodes read or that are outputs of the model.
 std::set<std::string> read_values(const OrtSession& session) {
   std::set<std::string> read;
   const std::function<void(const onnx::GraphDef&)> add = [&](const onnx::GraphDef& graph) {
@@ -138,8 +138,8 @@ void add_pairs(OrtApi& table) {
   };
 }
 
-// Sets *out to the compatibility information that the model's metadata contain for the provider, in memory of the allocator; null if there
-// is none. For these providers, a compiled model is an ONNX model, which any build can run.
+// Sets *out to the compatibility information that the model's metadata contain for the provider, in memory from the allocator; null if
+// there is none. A model that is compiled for one of our providers has none, because it is an ONNX model that any build can run.
 void compatibility_of(const onnx::ModelDef& model, const char* provider, OrtAllocator* allocator, char** out) {
   const std::map<std::string, std::string> custom = metadata_of(model).custom;
   const auto found = custom.find(std::string("ep_compatibility_info.") + provider);
@@ -152,7 +152,7 @@ void add_compatibility(OrtApi& table) {
     return guarded([&] {
       if (count == 0) throw Error(ErrorCode::invalid_argument, "there are no devices");
       required(devices, "ep_devices"), chars_of(info, "compatibility_info");
-      required(out, "out_status") = 0;  // 0 means "not applicable"
+      required(out, "out_status") = 0;  // "not applicable"
     });
   };
   table.GetCompatibilityInfoFromModel = [](const char* path, const char* provider, OrtAllocator* allocator, char** out) {
@@ -203,7 +203,7 @@ void add_compatibility(OrtApi& table) {
   table.ReleaseDeviceEpIncompatibilityDetails = [](OrtDeviceEpIncompatibilityDetails* details) { delete details; };
 }
 
-// Functions about the assignment of nodes to execution providers.
+// Sets the functions about the assignment of nodes to execution providers.
 void add_assignment(OrtApi& table) {
   table.Session_GetEpGraphAssignmentInfo = [](const OrtSession* session, const OrtEpAssignedSubgraph* const** out, size_t* count) {
     return guarded([&] {
@@ -234,7 +234,7 @@ void add_assignment(OrtApi& table) {
   table.EpAssignedNode_GetOperatorType = [](const OrtEpAssignedNode* node, const char** out) {
     return guarded([&] { required(out, "out") = required(node, "ep_node").op_type.c_str(); });
   };
-  // No provider keeps data between runs with these settings, or has options that change at run time.
+  // These two functions only check their arguments: no provider captures graphs, or has options that change after loading.
   table.SessionReleaseCapturedGraph = [](OrtSession* session, int) { return guarded([&] { required(session, "session"); }); };
   table.SetEpDynamicOptions = [](OrtSession* session, const char* const*, const char* const*, size_t count) {
     return guarded([&] {
@@ -249,7 +249,7 @@ const OrtSession& ready(const OrtSession* session) {
   return *session;
 }
 
-// Functions about the memory in which a session expects inputs and leaves outputs.
+// Sets the functions that say in which memory and on which device a session's inputs and outputs are.
 void add_places(OrtApi& table) {
   table.SessionGetMemoryInfoForInputs = [](const OrtSession* session, const OrtMemoryInfo** infos, size_t room) {
     return guarded([&] {
@@ -265,7 +265,7 @@ void add_places(OrtApi& table) {
       std::fill_n(infos, count, &memory_of(*session));
     });
   };
-  // An input that no node reads is on no device.
+  // Sets the device to null for an input that no node reads, and for unused elements of the array.
   table.SessionGetEpDeviceForInputs = [](const OrtSession* session, const OrtEpDevice** devices, size_t room) {
     return guarded([&] {
       const std::vector<ValueInfo>& inputs = ready(session).inputs;
@@ -350,7 +350,7 @@ void add_devices(OrtApi& table) {
   table.EpDevice_EpMetadata = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->metadata; };
   table.EpDevice_EpOptions = [](const OrtEpDevice* device) -> const OrtKeyValuePairs* { return &device->options; };
   table.EpDevice_Device = [](const OrtEpDevice* device) -> const OrtHardwareDevice* { return &device->hardware; };
-  // Returns null, as ONNX Runtime does for the CPU. Clients cannot use addresses of GPU memory: values are copied.
+  // Returns null, as ONNX Runtime does for the CPU. Clients cannot access GPU memory, because values are copied to the host.
   table.EpDevice_MemoryInfo = [](const OrtEpDevice*, OrtDeviceMemoryType) -> const OrtMemoryInfo* { return nullptr; };
   table.GetNumHardwareDevices = [](const OrtEnv* environment, size_t* count) {
     return guarded([&] {

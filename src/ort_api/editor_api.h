@@ -1,4 +1,4 @@
-// The additional tables of functions, for editing and compiling models. As in the main table, clients identify members by position.
+// The additional tables of functions: for editing models, and for compiling them. As in the main table, the order of members is fixed.
 #pragma once
 
 #include <map>
@@ -11,28 +11,28 @@
 #include "ort_api/api.h"
 #include "ort_api/custom_operator.h"
 
-// Objects that clients assemble and read. A graph owns its nodes, values and initializers, a model its graph.
+// The objects of which clients assemble models. A graph owns its nodes, values and initializers; a model owns its graph.
 struct OrtValueInfo {
   std::string name;
   std::unique_ptr<OrtTypeInfo> type;  // null: the type is not declared
-  const OrtGraph* graph = nullptr;    // null: it is in no graph yet
+  const OrtGraph* graph = nullptr;    // null: the value is in no graph yet
 };
 struct OrtNode {
   std::string op_type, domain, name;
   std::vector<std::string> inputs, outputs;
   std::vector<OrtOpAttr> attributes;
-  const OrtGraph* graph = nullptr;  // null: it is in no graph yet
+  const OrtGraph* graph = nullptr;  // null: the node is in no graph yet
   size_t id = 0;                    // index in the graph
 };
 struct OrtGraph {
   using Values = std::vector<std::unique_ptr<OrtValueInfo>>;
-  std::optional<Values> inputs, outputs;  // nullopt: they are not declared
+  std::optional<Values> inputs, outputs;  // nullopt: the graph does not declare them
   std::vector<std::unique_ptr<OrtNode>> nodes;
   std::vector<std::pair<std::string, std::unique_ptr<OrtValue>>> initializers;
-  std::map<std::string, std::unique_ptr<OrtValueInfo>> inner;  // values named by nodes and initializers, including inputs and outputs
-  const OrtModel* model = nullptr;                             // null: it is in no model yet
+  std::map<std::string, std::unique_ptr<OrtValueInfo>> inner;  // values that nodes or initializers name, including inputs and outputs
+  const OrtModel* model = nullptr;                             // null: the graph is in no model yet
 
-  // Each of these functions takes ownership of its arguments.
+  // These functions take ownership of the nodes and values that are passed.
   void add_node(std::unique_ptr<OrtNode> node);
   void add_initializer(const std::string& name, std::unique_ptr<OrtValue> value);
   void set(std::optional<Values>& to, Values values);
@@ -44,7 +44,8 @@ struct OrtModel : treadle::ort::Kept<OrtModel> {
 
 struct OrtModelCompilationOptions;
 using OrtWriteBufferFunc = OrtStatus* (*)(void* state, const void* buffer, size_t size);
-// `old_location` is null if the bytes were in the model. The caller releases the resulting location; null: the bytes go into the model.
+// A client's function that sets `location` to where an initializer's bytes go; null: into the model. The caller releases `location`.
+// `old_location` is null if the bytes were in the model.
 using OrtGetInitializerLocationFunc = OrtStatus* (*)(void* state, const char* name, const OrtValue* value,
                                                      const OrtExternalInitializerInfo* old_location, OrtExternalInitializerInfo** location);
 
@@ -99,13 +100,13 @@ struct OrtCompileApi {
 
 namespace treadle::ort {
 
-/// Adds the tables in which all functions are unsupported.
+/// Adds the tables whose functions are all unsupported.
 void add_refused_tables(OrtApi& table);
 
-/// Converts an edited model. @throws Error(invalid_argument) for a model without a graph, or an invalid type
+/// Converts a model that a client has assembled. @throws Error(invalid_argument) if it has no graph, or an invalid type
 onnx::ModelDef model_def(const OrtModel& model);
 
-/// Name of the graph in an edited model.
+/// The name of the graph in a model that a client has assembled.
 inline constexpr const char* kGraphName = "graph";
 
 }  // namespace treadle::ort

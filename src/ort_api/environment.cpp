@@ -1,4 +1,4 @@
-// The environment: logging, and a pool of threads for sessions without their own.
+// The environment: logging, and a thread pool for sessions that do not have their own threads.
 #include <algorithm>
 
 #include "ort_api/api.h"
@@ -27,7 +27,7 @@ OrtStatus* make_environment(Logging logging, OrtLoggingLevel level, const char* 
   });
 }
 
-// Checks a client's struct, whose size depends on its version.
+// Checks a struct that the client has filled in. Fields that its version does not have must not be read.
 const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
   constexpr uint32_t kFirstVersion = 24;
   if (options == nullptr)
@@ -44,7 +44,7 @@ const OrtEnvCreationOptions& checked(const OrtEnvCreationOptions* options) {
   return *options;
 }
 
-// Sets a number of threads. For a number below 1, the library chooses.
+// Sets a number of threads. If it is below 1, the library chooses the number.
 OrtStatus* set_threads(OrtThreadingOptions* options, int OrtThreadingOptions::*number, int threads) {
   return guarded([&] { required(options, "OrtThreadingOptions").*number = std::max(threads, 0); });
 }
@@ -72,7 +72,7 @@ void add_environment(OrtApi& table) {
     });
   };
   table.ReleaseEnv = [](OrtEnv* environment) { delete environment; };
-  // Does nothing: Treadle sends no telemetry.
+  // These functions do nothing, because Treadle sends no telemetry.
   table.EnableTelemetryEvents = table.DisableTelemetryEvents = [](const OrtEnv*) -> OrtStatus* { return nullptr; };
   table.SetLanguageProjection = [](const OrtEnv*, OrtLanguageProjection) -> OrtStatus* { return nullptr; };
   table.UpdateEnvWithCustomLogLevel = [](OrtEnv* environment, OrtLoggingLevel level) -> OrtStatus* {

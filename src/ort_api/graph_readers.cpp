@@ -1,5 +1,5 @@
-// Functions with which clients read graphs made by the model editor. Clients' execution providers, which would read a session's graph, are
-// not supported (ort_api/refused_tables.cpp).
+// Functions by which clients read graphs that they have made with the model editor. Graphs of sessions cannot be read: only a client's own
+// execution providers would need this, and these are not supported (ort_api/refused_tables.cpp).
 #include <algorithm>
 #include <set>
 
@@ -37,7 +37,7 @@ const OrtValueInfo* named(const std::optional<OrtGraph::Values>& values, const s
   return found != values->end() ? found->get() : nullptr;
 }
 
-// Finds the value with this name; inputs and outputs come first.
+// Returns the value with this name. Declared inputs and outputs take precedence over inner values.
 const OrtValueInfo* value_named(const OrtGraph& graph, const std::string& name) {
   if (name.empty()) return nullptr;
   if (const OrtValueInfo* input = named(graph.inputs, name)) return input;
@@ -68,7 +68,7 @@ const OrtModel& model_of(const OrtGraph* graph) {
   return *graph->model;
 }
 
-// Fills a client's array. @throws Error(invalid_argument) if it is too small
+// Fills a client's array by get(i). @throws Error(invalid_argument) if the array is too small
 template <typename T, typename Get>
 void give(const T** out, size_t room, size_t count, Get&& get) {
   if (room < count)
@@ -79,8 +79,8 @@ void give(const T** out, size_t room, size_t count, Get&& get) {
 
 size_t size_of(const std::optional<OrtGraph::Values>& values) { return values ? values->size() : 0; }
 
-// Returns the nodes that read a value, in order, with the index of the input. The index -1 would mean that a body of the node reads it, but
-// nodes of the editor have no bodies.
+// Returns the nodes that read a value, in order, each with the index of the input. ONNX Runtime has the index -1 for values that a node's
+// subgraph reads, but nodes of the editor have no subgraphs.
 std::vector<std::pair<const OrtNode*, int64_t>> consumers_of(const OrtValueInfo* value) {
   std::vector<std::pair<const OrtNode*, int64_t>> found;
   for (const auto& node : graph_of(value).nodes)
@@ -120,7 +120,7 @@ void add_values(OrtApi& table) {
   table.ValueInfo_GetInitializerValue = [](const OrtValueInfo* value, const OrtValue** out) {
     return guarded([&] { required(out, "initializer_value") = initializer_named(graph_of(value), value->name); });
   };
-  // Returns null: clients' initializers are always in memory.
+  // Returns null, because initializers of the model editor are always in memory.
   table.ValueInfo_GetExternalInitializerInfo = [](const OrtValueInfo* value, OrtExternalInitializerInfo** out) {
     return guarded([&] {
       graph_of(value);
@@ -190,12 +190,12 @@ void add_description(OrtApi& table) {
   table.Graph_GetParentNode = [](const OrtGraph* graph, const OrtNode** out) {
     return guarded([&] {
       required(graph, "graph");
-      required(out, "node") = nullptr;  // null: the graph is not the body of a node
+      required(out, "node") = nullptr;  // the graph is no node's subgraph
     });
   };
 }
 
-// Adds a copy of a value to a view.
+// Adds a copy of a value to the inputs or outputs of a view (see below).
 void copy_to(OrtGraph::Values& to, const OrtGraph& graph, const std::string& name) {
   if (std::any_of(to.begin(), to.end(), [&](const auto& value) { return value->name == name; })) return;
   const OrtValueInfo* value = value_named(graph, name);
@@ -203,7 +203,8 @@ void copy_to(OrtGraph::Values& to, const OrtGraph& graph, const std::string& nam
   to.push_back(std::make_unique<OrtValueInfo>(OrtValueInfo{.name = name, .type = std::move(type)}));
 }
 
-// Makes a view of some nodes. Its inputs are values that they read from outside; its outputs are values that other nodes read.
+// Makes a graph of some nodes of another graph. Its inputs are values that these nodes read but do not compute. Its outputs are values that
+// these nodes compute for other nodes or as outputs.
 std::unique_ptr<OrtGraph> view(const OrtGraph& graph, const OrtNode** nodes, size_t count) {
   std::vector<bool> taken(graph.nodes.size(), false);
   for (size_t i = 0; i < count; ++i) {
@@ -293,7 +294,7 @@ OrtStatus* operands(const OrtNode* node, const OrtValueInfo** out, size_t room) 
   });
 }
 
-// Returns the since-version of the node's operator in the model's opset.
+// Returns the opset version that introduced the form of the operator which the model's opset has (ONNX's "since version").
 int since_version(const OrtNode& node) {
   const std::string domain = node.domain == "ai.onnx" ? "" : node.domain;
   const OpDef* op = find_op(domain, node.op_type);
@@ -325,7 +326,7 @@ void add_nodes(OrtApi& table) {
   table.Node_GetInputs = operands<&OrtNode::inputs>;
   table.Node_GetNumOutputs = num_operands<&OrtNode::outputs>;
   table.Node_GetOutputs = operands<&OrtNode::outputs>;
-  // Returns 0: nodes of the editor have no bodies, and so no implicit inputs.
+  // Returns 0, because nodes of the editor have no subgraphs, and so no implicit inputs either.
   table.Node_GetNumImplicitInputs = table.Node_GetNumSubgraphs = [](const OrtNode* node, size_t* out) {
     return guarded([&] {
       required(node, "node");
@@ -355,7 +356,7 @@ void add_nodes(OrtApi& table) {
   table.Node_GetEpName = [](const OrtNode* node, const char** out) {
     return guarded([&] {
       required(node, "node");
-      required(out, "out") = nullptr;  // null: only a session of the model assigns a provider
+      required(out, "out") = nullptr;  // providers are assigned only in sessions
     });
   };
 }

@@ -1,4 +1,4 @@
-// Operators that custom kernels call. Each is a model with one node, which has its own sessions.
+// ONNX operators that a client's custom kernels call. Each is run as a model with one node, in its own sessions.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -9,10 +9,11 @@
 #include "session/model.h"
 
 struct OrtOp {
-  OrtNode node;  // the node; its operands are named in0, in1 … and out0, out1 …
+  OrtNode node;  // its inputs are named in0, in1 …, its outputs out0, out1 …
   int version = 0;
 
-  // Sessions, one per combination of operand types in a call. The mutex is needed because several runs may call a kernel at once.
+  // One session for each combination of operand types that calls have had. The mutex is needed because kernels may call the operator from
+  // several threads at once.
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<treadle::Session>> sessions;
 };
@@ -25,14 +26,14 @@ std::string canonical(const char* domain) {
   return name == "ai.onnx" ? std::string() : name;
 }
 
-// Returns the type without extents: a session is made for dtypes and ranks, because extents differ between calls.
+// Returns a value's type without extents. Sessions are made for dtypes and ranks only, because extents differ between calls.
 std::unique_ptr<OrtTypeInfo> type_without_extents(const Datum& datum) {
   std::unique_ptr<OrtTypeInfo> type = type_of(datum);
   if (type->type == ONNX_TYPE_TENSOR) std::fill(type->tensor.dims.begin(), type->tensor.dims.end(), -1);
   return type;
 }
 
-// Makes a model of the node. Its operands are those that have a type in `inputs`, or are set in `outputs`.
+// Makes a model with only the operator's node. Omits inputs that have no type in `inputs`, and outputs that are false in `outputs`.
 onnx::ModelDef one_node_model(const OrtOp& op, std::vector<std::unique_ptr<OrtTypeInfo>> inputs, const std::vector<bool>& outputs) {
   OrtModel model;
   model.opsets = {{op.node.domain, op.version}};
@@ -68,8 +69,8 @@ const Port* port_at(const std::vector<Port>& ports, size_t index) {
   return !ports.empty() && ports.back().presence == Presence::variadic ? &ports.back() : nullptr;
 }
 
-// Checks type constraints, by which clients select a kernel. Here the dtypes of operands select the kernel, so this only rejects dtypes
-// that the operator does not accept.
+// Checks the type constraints by which clients select a kernel. Since Treadle selects kernels by the operands' dtypes, constraints have no
+// effect, but dtypes that the operator does not accept are rejected.
 void check_constraints(const OpDef& op, const std::vector<Constraint>& constraints) {
   for (const Constraint& constraint : constraints)
     for (const std::vector<Port>* ports : {&op.inputs, &op.outputs})
@@ -80,7 +81,7 @@ void check_constraints(const OpDef& op, const std::vector<Constraint>& constrain
                                                       port.types.to_string());
 }
 
-// Checks the node before any call, if the constraints give the dtype of every input.
+// Checks that there are kernels for the node before it is called. This is possible only if the constraints give the dtype of every input.
 void check_node(const OpDef& op, const OrtOp& made, const std::vector<Constraint>& constraints) {
   std::vector<std::unique_ptr<OrtTypeInfo>> types;
   for (size_t i = 0; i < made.node.inputs.size(); ++i) {
@@ -132,7 +133,7 @@ OrtStatus* create(const OrtKernelInfo* info, const char* name, const char* domai
     if (version < 1 || (newest > 0 && version > newest))
       throw StatusError(ORT_FAIL, "the operator " + made->node.op_type + " in version " + std::to_string(version) + "; the domain \"" +
                                       made->node.domain + "\" has 1 to " + std::to_string(newest));
-    // Attributes that the operator lacks are ignored.
+    // Ignores attributes that the operator does not have.
     std::erase_if(made->node.attributes, [&](const OrtOpAttr& given) {
       return std::none_of(op->attributes.begin(), op->attributes.end(),
                           [&](const auto& known) { return known.name == given.name || known.name == kAnyAttribute; });
@@ -143,14 +144,14 @@ OrtStatus* create(const OrtKernelInfo* info, const char* name, const char* domai
   });
 }
 
-// Returns the threads of the calling run. They exist longer than the call, so the pointer does not own them.
+// Returns the thread pool of the run that calls. It outlives the call, so the returned pointer does not own it.
 std::shared_ptr<ThreadPool> threads_of(const OrtKernelContext& context) {
   ThreadPool* pool = context.call.context.pool();
   static const std::shared_ptr<ThreadPool> none = make_thread_pool(1);
   return pool != nullptr ? std::shared_ptr<ThreadPool>(std::shared_ptr<void>(), pool) : none;
 }
 
-// Appends the type of a sequence, map or optional.
+// Appends a text that identifies the type of a sequence, map or optional, as part of the key of a session.
 void add_text(const OrtTypeInfo& type, std::string& to) {
   to += '(' + std::to_string(type.type) + ':' + std::to_string(type.tensor.dtype) + ':' + std::to_string(type.key_type);
   if (type.element) add_text(*type.element, to);
@@ -182,7 +183,7 @@ const Session& session_for(OrtOp& op, const OrtValue* const* inputs, size_t num_
 OrtStatus* invoke(const OrtKernelContext* context, const OrtOp* called, const OrtValue* const* inputs, int num_inputs,
                   OrtValue* const* outputs, int num_outputs) {
   return guarded([&] {
-    OrtOp& op = const_cast<OrtOp&>(required(called, "ort_op"));  // not constant, because calls create sessions on demand
+    OrtOp& op = const_cast<OrtOp&>(required(called, "ort_op"));  // not constant, because calls may create sessions
     const std::vector<std::string>&in = op.node.inputs, &out = op.node.outputs;
     if (num_inputs < 0 || num_outputs < 0 || static_cast<size_t>(num_inputs) > in.size() || static_cast<size_t>(num_outputs) > out.size())
       throw Error(ErrorCode::invalid_argument, "the operator " + op.node.op_type + " was created with " + std::to_string(in.size()) +

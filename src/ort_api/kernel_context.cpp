@@ -1,4 +1,4 @@
-// The inputs and outputs of a custom operator's kernel during a run.
+// Functions by which the kernel of a custom operator accesses its inputs, outputs and resources during a run.
 #include <algorithm>
 
 #include "ort_api/custom_operator.h"
@@ -13,7 +13,7 @@ const OrtLogger& silent_logger() {
 namespace {
 
 const OrtValue* input_at(OrtKernelContext& context, size_t index) {
-  if (index >= context.inputs.size() || !context.call.node->has_input(index)) return nullptr;  // the input counts as omitted
+  if (index >= context.inputs.size() || !context.call.node->has_input(index)) return nullptr;  // omitted
   std::unique_ptr<OrtValue>& value = context.inputs[index];
   if (!value) {
     const Datum& datum = context.call.operands().borrowed_input(static_cast<int>(index));
@@ -32,7 +32,7 @@ OrtValue* output_at(OrtKernelContext& context, size_t index, const int64_t* dims
                 "the dtype of output " + std::to_string(index) + " is not known: neither the operator nor the model says it");
   if (plugin::host().call_output(&context.call, index, static_cast<int>(context.output_dtypes[index]), shape.begin(), rank) == nullptr)
     throw Error(ErrorCode::resource_exhausted, plugin::take_failure());
-  context.outputs[index].reset(new_value(context.call.outputs[index]));  // uses the same memory as the output
+  context.outputs[index].reset(new_value(context.call.outputs[index]));  // shares the output's memory
   return context.outputs[index].get();
 }
 
@@ -70,9 +70,9 @@ void add_kernel_context(OrtApi& table) {
     return guarded([&] { required(out, "out") = nullptr; });
   };
   table.KernelContext_GetSyncStream = [](const OrtKernelContext*, OrtSyncStream** out) {
-    return guarded([&] { required(out, "out") = nullptr; });  // null: the CPU has no streams
+    return guarded([&] { required(out, "out") = nullptr; });  // the CPU has no streams
   };
-  // Outputs are allocated when a kernel requests them. Null means that there is none yet.
+  // Returns null if the kernel has not requested the output yet, because outputs are allocated when they are requested.
   table.KernelContext_GetPreallocatedOutput = [](const OrtKernelContext* context, size_t index, OrtValue** out) {
     return guarded([&] {
       const size_t count = required(context, "context").outputs.size();
@@ -99,7 +99,7 @@ void add_kernel_context(OrtApi& table) {
         void* data;
       } work{fn, data};
       auto* call = &const_cast<OrtKernelContext&>(required(context, "context")).call;
-      const size_t grain = batches > 0 ? (total + batches - 1) / batches : 1;  // 0 lets the library choose
+      const size_t grain = batches > 0 ? (total + batches - 1) / batches : 1;  // `batches` 0: one call per task
       plugin::host().parallel_for(
           call, static_cast<int64_t>(total), static_cast<int64_t>(std::max<size_t>(grain, 1)),
           [](void* context_of_work, int64_t begin, int64_t end) {

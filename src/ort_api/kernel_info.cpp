@@ -1,4 +1,4 @@
-// The information that a custom operator's kernel and its shape inference get about a node: attributes, operands, types.
+// Functions by which a custom operator's kernel and its shape inference read a node's attributes, operands and types.
 #include <algorithm>
 #include <cstring>
 
@@ -25,7 +25,7 @@ const T& attribute(const OrtKernelInfo* info, const char* name) {
   return *value;
 }
 
-// Returns the list of an attribute; empty if the attribute has another type.
+// Returns the list that an attribute contains; an empty list if the attribute has another type.
 template <typename T>
 const std::vector<T>& list_attribute(const OrtKernelInfo* info, const char* name) {
   static const std::vector<T> none;
@@ -33,7 +33,7 @@ const std::vector<T>& list_attribute(const OrtKernelInfo* info, const char* name
   return values != nullptr ? *values : none;
 }
 
-// Copies numbers in the same way as give_text() copies text.
+// Copies a list of numbers to the client's memory, in the same way as give_text() copies text.
 template <typename T>
 void give_list(const std::vector<T>& values, T* out, size_t* size) {
   const size_t room = std::exchange(required(size, "size"), values.size());
@@ -82,7 +82,7 @@ void add_kernel_attributes(OrtApi& table) {
                                                 size_t* size) {
     return guarded([&] {
       const auto& texts = list_attribute<std::string>(info, name);
-      if (allocator == nullptr) throw StatusError(ORT_FAIL, "allocator must not be null");  // this is required even for an empty list
+      if (allocator == nullptr) throw StatusError(ORT_FAIL, "allocator must not be null");  // required even for an empty list
       required(size, "size") = texts.size();
       required(out, "out") = texts.empty() ? nullptr : static_cast<char**>(allocate(allocator, texts.size() * sizeof(char*)));
       for (size_t i = 0; i < texts.size(); ++i) (*out)[i] = copy_text(allocator, texts[i]);
@@ -192,7 +192,7 @@ void read_attribute(const Attribute& attribute, OrtOpAttrType type, void* data, 
   if (type == ORT_OP_ATTR_INTS && ints != nullptr) return read_list(ints->data(), ints->size(), data, length, out);
   if (type == ORT_OP_ATTR_FLOATS && floats != nullptr) return read_list(floats->data(), floats->size(), data, length, out);
   if (const auto* texts = std::get_if<std::vector<std::string>>(&attribute); type == ORT_OP_ATTR_STRINGS && texts != nullptr) {
-    std::string all;  // all texts, each followed by a NUL
+    std::string all;  // all texts in one string, each followed by a NUL
     for (const std::string& one : *texts) all.append(one.c_str(), one.size() + 1);
     return read_list(all.data(), all.size(), data, length, out);
   }
@@ -232,7 +232,7 @@ void add_shape_inference(OrtApi& table) {
     return guarded([&] {
       const Attribute* found = required(context, "context").node.node->attributes.find(chars_of(name, "attr_name"));
       if (found == nullptr) throw Error(ErrorCode::invalid_argument, std::string("the node has no attribute ") + name);
-      auto& kept = const_cast<OrtShapeInferContext*>(context)->attributes;  // the attribute exists as long as the context
+      auto& kept = const_cast<OrtShapeInferContext*>(context)->attributes;  // keeps the attribute alive as long as the context
       kept.push_back(std::make_unique<OrtOpAttr>(OrtOpAttr{name, *found}));
       required(out, "attr") = kept.back().get();
     });

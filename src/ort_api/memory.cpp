@@ -1,4 +1,4 @@
-// Memory infos and allocators.
+// Memory infos, which describe kinds of memory, and allocators.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace treadle::ort {
 namespace {
 
-constexpr uint32_t kAllocatorVersion = 24;  // version of the allocator struct that this library returns
+constexpr uint32_t kAllocatorVersion = 24;  // version of OrtAllocator in this library's allocators
 
-// The statistics of ONNX Runtime's arenas. Each block is preceded by its size, so that they can be counted.
+// The statistics that ONNX Runtime's arenas have. To count freed bytes, each block is preceded by its size.
 struct Counts {
   std::atomic<int64_t> in_use{0}, most_in_use{0}, largest{0}, allocations{0}, reserves{0};
 
@@ -38,7 +38,7 @@ struct Counts {
   }
 };
 
-// Allocates long-lived memory by Reserve, if the client's allocator has that function; other memory by Alloc.
+// Allocates memory from a client's allocator: long-lived memory (`reserved`) by Reserve, if the allocator has it, other memory by Alloc.
 void* taken(OrtAllocator& allocator, size_t size, bool reserved) {
   constexpr uint32_t kFirstWithReserve = 18;
   if (reserved && allocator.version >= kFirstWithReserve && allocator.Reserve != nullptr) return allocator.Reserve(&allocator, size);
@@ -47,7 +47,7 @@ void* taken(OrtAllocator& allocator, size_t size, bool reserved) {
 
 struct PlainAllocator : OrtAllocator, Kept<PlainAllocator> {
   OrtMemoryInfo info;
-  std::shared_ptr<OrtAllocator> of;  // allocator that supplies the memory; null: the system does
+  std::shared_ptr<OrtAllocator> of;  // supplies the memory; null: the system does
   Counts counts;
 
   explicit PlainAllocator(OrtMemoryInfo about, std::shared_ptr<OrtAllocator> owner = nullptr)
@@ -83,7 +83,7 @@ struct PlainAllocator : OrtAllocator, Kept<PlainAllocator> {
     counts.add(static_cast<int64_t>(size), reserved);
     return block + kAlignment;
   }
-  // Plain memory has no statistics, as in ONNX Runtime.
+  // Returns the statistics. As in ONNX Runtime, only allocators of the type arena have any.
   std::unique_ptr<OrtKeyValuePairs> statistics() const {
     auto made = std::make_unique<OrtKeyValuePairs>();
     if (info.allocator_type == OrtArenaAllocator) counts.give(*made);
@@ -95,12 +95,12 @@ OrtStatus* make_memory_info(OrtMemoryInfo info, OrtMemoryInfo** out) {
   return guarded([&] { required(out, "out") = new OrtMemoryInfo(std::move(info)); });
 }
 
-// The names that ONNX Runtime uses for memory, including devices that a build does not have.
+// A name that ONNX Runtime uses for a kind of memory. The table includes memory of devices that this build does not support.
 struct NamedMemory {
   std::string_view name;
   OrtMemoryInfoDeviceType device;
   OrtDeviceMemoryType type = OrtDeviceMemoryType_DEFAULT;
-  uint32_t vendor = 0;  // id of the vendor in PCI
+  uint32_t vendor = 0;  // the device vendor's PCI id
 };
 constexpr uint32_t kNvidia = 0x10DE, kIntel = 0x8086, kMicrosoft = 0x1414, kAmd = 0x1002, kQualcomm = 0x5143;
 constexpr NamedMemory kMemories[] = {
@@ -123,7 +123,7 @@ void add_memory_info(OrtApi& table) {
     return guarded([&] {
       std::string_view wanted = chars_of(name, "name");
       if (wanted == "WebGPU_Buffer" || wanted == "WebNN_Tensor")
-        wanted = wanted == "WebNN_Tensor" ? "WebNN_Ten" : "WebGPU_Buf";  // names used by older versions
+        wanted = wanted == "WebNN_Tensor" ? "WebNN_Ten" : "WebGPU_Buf";  // the names in older versions
       const auto* found =
           std::find_if(std::begin(kMemories), std::end(kMemories), [&](const auto& memory) { return memory.name == wanted; });
       if (found == std::end(kMemories))
@@ -214,7 +214,7 @@ void add_allocators(OrtApi& table) {
   table.GetSharedAllocator = [](OrtEnv* environment, const OrtMemoryInfo* info, OrtAllocator** out) {
     return guarded([&] {
       OrtAllocator* registered = required(environment, "env").registered.get();
-      const bool is_ours = required(info, "mem_info").device == OrtMemoryInfoDeviceType_CPU;  // only the CPU's memory exists
+      const bool is_ours = required(info, "mem_info").device == OrtMemoryInfoDeviceType_CPU;  // this library allocates only CPU memory
       required(out, "out") = !is_ours ? nullptr : registered != nullptr ? registered : &default_allocator();
     });
   };
@@ -230,7 +230,7 @@ void check_settings(const OrtArenaCfg& config) {
   for (const auto& [key, value] : config.settings) {
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys))
       throw Error(ErrorCode::invalid_argument, "Invalid key found: " + key);
-    if (key == "arena_extend_strategy" && value > 1 && value != SIZE_MAX)  // SIZE_MAX comes from -1, which means the default
+    if (key == "arena_extend_strategy" && value > 1 && value != SIZE_MAX)  // SIZE_MAX: the default (-1)
       throw Error(ErrorCode::invalid_argument,
                   "Invalid configuration value was provided: the arena's arena_extend_strategy is 0 or 1, not " + std::to_string(value));
   }
@@ -245,11 +245,11 @@ void register_arena(OrtEnv* environment, const OrtMemoryInfo* info) {
   environment->allocator = make_allocator("arena");
 }
 
-// Functions about allocators of the environment, for sessions with session.use_env_allocators.
+// Sets the functions for the environment's allocator, which sessions with the config entry session.use_env_allocators use.
 void add_shared_allocators(OrtApi& table) {
   table.CreateArenaCfg = [](size_t max_mem, int strategy, int initial, int dead, OrtArenaCfg** out) {
     return guarded([&] {
-      auto size = [](int value) { return static_cast<size_t>(value); };  // -1 means the default
+      auto size = [](int value) { return static_cast<size_t>(value); };  // -1: the default
       auto made = std::make_unique<OrtArenaCfg>();
       made->settings = {{"max_mem", max_mem},
                         {"arena_extend_strategy", size(strategy)},
@@ -304,7 +304,7 @@ void add_shared_allocators(OrtApi& table) {
       environment->registered = nullptr;
     });
   };
-  // Not supported: the CPU has no memory besides the process's.
+  // These functions fail, because clients cannot use memory of devices other than the CPU.
   table.CreateSharedAllocator = [](OrtEnv*, const OrtEpDevice*, OrtDeviceMemoryType, OrtAllocatorType, const OrtKeyValuePairs*,
                                    OrtAllocator**) { return make_status(ORT_INVALID_ARGUMENT, "Invalid memory type for OrtEpDevice."); };
   table.ReleaseSharedAllocator = [](OrtEnv*, const OrtEpDevice*, OrtDeviceMemoryType) {
@@ -350,8 +350,8 @@ char* copy_text(OrtAllocator* allocator, std::string_view text) {
 
 std::shared_ptr<Allocator> wrap_allocator(OrtAllocator& allocator) {
   const std::shared_ptr<OrtAllocator> kept = keep(allocator);
-  // The client's memory may be less aligned than this library needs. So blocks are larger, and store the original address before the
-  // aligned one.
+  // The client's memory may be less aligned than this library needs. So blocks are allocated larger than requested, and the original
+  // address is stored before the aligned one.
   auto allocate_block = [kept](size_t size, MemoryClass of) -> void* {
     const bool stays = of == MemoryClass::weights || of == MemoryClass::packed;
     auto* block = static_cast<std::byte*>(taken(*kept, size + 2 * Storage::kAlignment, stays));

@@ -1,4 +1,4 @@
-// Error messages of functions that Treadle does not support. Words in the function's name select the reason.
+// Error messages for functions that Treadle does not support. Words in a function's name determine the reason in its message.
 #include "ort_api/api.h"
 
 namespace treadle::ort {
@@ -8,7 +8,7 @@ std::string missing_text(std::string_view name) {
     std::string_view part, text;
   };
   static constexpr Reason kReasons[] = {
-      // Words for functions of the additional tables.
+      // These words are for functions of the additional tables.
       {"ExternalResource", "the CPU shares no memory or semaphores with other devices' interfaces"},
       {"ImportMemory", "the CPU shares no memory or semaphores with other devices' interfaces"},
       {"CreateTensorFromMemory", "the CPU shares no memory or semaphores with other devices' interfaces"},

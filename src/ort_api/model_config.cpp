@@ -1,4 +1,4 @@
-// Applies session options that are stored in a model, if an environment variable asks for it.
+// Applies session options that a model's metadata contain, if an environment variable asks for this.
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ using Document = nlohmann::ordered_json;
   throw StatusError(ORT_FAIL, "Could not finalize session options while constructing the inference session. Error Message: " + what);
 }
 
-// Returns an integer of the document; nullopt if it is absent.
+// Returns an integer field of the JSON document; nullopt if it has no such field.
 std::optional<int64_t> number_in(const Document& options, const std::string& name) {
   const auto found = options.find(name);
   if (found == options.end()) return std::nullopt;

@@ -1,4 +1,4 @@
-// Models that a client assembles, alone or around an existing model.
+// Functions by which clients assemble models, from nothing or by adding to an existing model.
 #include <algorithm>
 #include <set>
 
@@ -56,7 +56,7 @@ onnx::NodeDef node_def(const OrtNode& node) {
   return made;
 }
 
-// Appends nodes and initializers. Inputs and outputs replace existing ones if the graph declares its own.
+// Appends the nodes and initializers of `graph` to `to`. If `graph` declares inputs or outputs, these replace those of `to`.
 void add_graph(onnx::GraphDef& to, const OrtGraph& graph) {
   for (const auto& node : graph.nodes) to.nodes.push_back(node_def(*node));
   for (const auto& [name, value] : graph.initializers) {
@@ -77,7 +77,7 @@ void add_graph(onnx::GraphDef& to, const OrtGraph& graph) {
 
 std::string canonical(const std::string& domain) { return domain == "ai.onnx" ? std::string() : domain; }
 
-// Adds the opsets. If both lists have a domain, the versions must agree, since a model has one version of each operator.
+// Adds opsets to the list `to`. If it already has a domain, the versions must agree, since a model has one opset version per domain.
 void add_opsets(std::vector<onnx::OpsetImport>& to, const std::vector<onnx::OpsetImport>& given) {
   for (const onnx::OpsetImport& opset : given) {
     const auto found =
@@ -96,7 +96,7 @@ const OrtGraph& graph_of(const OrtModel& model) {
   return *model.graph;
 }
 
-// Sets the inputs and outputs of a session that is being edited to those of its model.
+// Sets the inputs and outputs of a session, whose model is being edited, to those of this model.
 void describe(OrtSession& session) {
   const onnx::GraphDef& graph = session.editing->graph;
   session.inputs.clear(), session.outputs.clear(), session.overridable.clear();
@@ -133,7 +133,7 @@ onnx::ModelDef& edited(OrtSession* session) {
   return *session->editing;
 }
 
-// Returns element `i` of a client's array, which may be null if it has no elements.
+// Returns element `i` of a client's array. Throws if the array is null, which clients may pass only for empty arrays.
 template <typename T>
 T& element(T* array, size_t i, const char* what) {
   return (&required(array, what))[i];
@@ -202,8 +202,8 @@ std::vector<std::string> texts(const char* const* names, size_t count, const cha
 }
 
 void add_graphs(OrtModelEditorApi& table) {
-  // The node takes ownership of attributes, the graph of nodes and values, the model of the graph: the client must not release any of them
-  // afterwards.
+  // A node takes ownership of its attributes, a graph of its nodes and values, and a model of its graph. Clients must not release these
+  // objects afterwards.
   table.CreateNode = [](const char* op_type, const char* domain, const char* name, const char* const* inputs, size_t num_inputs,
                         const char* const* outputs, size_t num_outputs, OrtOpAttr** attributes, size_t num_attributes, OrtNode** out) {
     return guarded([&] {
@@ -224,7 +224,7 @@ void add_graphs(OrtModelEditorApi& table) {
   table.SetGraphOutputs = [](OrtGraph* graph, OrtValueInfo** values, size_t count) {
     return guarded([&] { required(graph, "graph").set(graph->outputs, taken(values, count)); });
   };
-  // If `data_is_external` is false, the client may free the value's memory after the call.
+  // If `data_is_external` is false, clients may free the value's memory after the call, so it is copied.
   table.AddInitializerToGraph = [](OrtGraph* graph, const char* name, OrtValue* value, bool data_is_external) {
     return guarded([&] {
       if (!required(value, "tensor").datum.is_tensor()) throw Error(ErrorCode::invalid_argument, "an initializer is a dense tensor");
@@ -256,7 +256,7 @@ void add_models(OrtModelEditorApi& table) {
       auto made = std::make_shared<OrtModel>();
       for (size_t i = 0; i < count; ++i) {
         const std::string domain = chars_of(element(domains, i, "domain_names"), "a domain");
-        // If a domain is repeated, its last version is used, as in ONNX Runtime.
+        // If a domain occurs several times, its last version counts, as in ONNX Runtime.
         std::erase_if(made->opsets, [&](const auto& opset) { return canonical(opset.domain) == canonical(domain); });
         made->opsets.push_back({domain, element(versions, i, "opset_versions")});
       }
@@ -322,7 +322,7 @@ void add_editing(OrtModelEditorApi& table) {
   };
   table.FinalizeModelEditorSession = [](OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer*) {
     return guarded([&] {
-      if (!required(session, "session").editing) return;  // nothing to do: the session is complete already
+      if (!required(session, "session").editing) return;  // the session is complete already
       Model model = make_model(std::move(edited(session)), {});
       session->editing = nullptr;
       begin_session(*session, OrtEnv(), options != nullptr ? *options : *session->editing_options, model);

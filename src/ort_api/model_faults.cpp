@@ -1,4 +1,4 @@
-// The statuses that ONNX Runtime reports for errors in a model, or in options stored with it.
+// Reports errors in a model, or in session options, by the statuses that ONNX Runtime has for them.
 #include <algorithm>
 #include <filesystem>
 
@@ -11,7 +11,8 @@
 namespace treadle::ort {
 namespace {
 
-// An unknown operator makes the graph invalid if it is in ONNX's domain, or in one that the model does not import.
+// Reports a model with an unsupported operator. The status is INVALID_GRAPH for an operator in ONNX's domain, or in a domain that the model
+// does not import; otherwise FAIL.
 [[noreturn]] void refuse_operators(const Error& error, const Model& model) {
   const onnx::ModelDef& def = model.impl().def;
   for (const onnx::OpsetImport& opset : def.opset_imports)
@@ -38,8 +39,8 @@ namespace {
 
 }  // namespace
 
-// A node that violates its operator's schema is an invalid graph. Nodes that do not fit their operands, and faults between nodes, are
-// failures.
+// A node that violates its operator's schema has the status INVALID_GRAPH. Operands that do not fit a node, and errors between nodes, have
+// the status FAIL.
 void refuse_graph(const Error& error, const Model& model) {
   if (const auto* fault = dynamic_cast<const Fault*>(&error)) {
     const std::string text = fault->words().empty() ? error.what() : fault->words() + " " + error.what();
@@ -76,12 +77,12 @@ void check_model_bytes(size_t length) {
   if (length == 0) throw Error(ErrorCode::invalid_argument, "No graph was found in the protobuf, of no bytes");
 }
 
-// Reports bytes that are not a model, for which ONNX Runtime has separate statuses.
+// Reports an error of loading a model. ONNX Runtime has different statuses for different kinds of errors.
 void refuse_model(const Error& error) {
   if (const auto* fault = dynamic_cast<const Fault*>(&error)) {
     if (fault->kind() == Fault::Kind::no_graph)
       throw StatusError(ORT_INVALID_ARGUMENT, std::string("No graph was found in the protobuf: ") + error.what());
-    throw StatusError(ORT_FAIL, error.what());  // an error of external data, of an .ort file, or of the IR version
+    throw StatusError(ORT_FAIL, error.what());  // external data, an .ort file, or the IR version
   }
   switch (error.code()) {
     case ErrorCode::invalid_model: throw StatusError(ORT_INVALID_PROTOBUF, error.what());

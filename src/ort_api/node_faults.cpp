@@ -1,4 +1,4 @@
-// The status that ONNX Runtime reports for an error of a node in a run.
+// Returns the status that ONNX Runtime would report for a node that fails in a run.
 #include <string_view>
 
 #include "core/base/node_fault.h"
@@ -9,7 +9,7 @@
 namespace treadle::ort {
 namespace {
 
-// Operators whose kernels in ONNX Runtime report an invalid argument. ONNX's other operators report a failure.
+// ONNX operators whose kernels in ONNX Runtime report errors as INVALID_ARGUMENT. Others report FAIL.
 constexpr std::string_view kTellOfArguments =
     " AffineGrid BatchNormalization ConvTranspose DepthToSpace Det Einsum Expand EyeLike GRU Gather GatherND Gemm InstanceNormalization "
     "LSTM "
@@ -24,14 +24,14 @@ OrtErrorCode code_of(const NodeFault& fault) {
   if (fault.domain == "com.microsoft") return is_in(kFailMicrosoft) ? ORT_FAIL : ORT_INVALID_ARGUMENT;
   if (fault.domain == "ai.onnx.ml") return is_in(kTellOfArgumentsMl) ? ORT_INVALID_ARGUMENT : ORT_FAIL;
   if (!fault.domain.empty()) return ORT_FAIL;
-  if (fault.op_type == "Cast") return ORT_RUNTIME_EXCEPTION;  // the text is not a number
+  if (fault.op_type == "Cast") return ORT_RUNTIME_EXCEPTION;  // a text that is no number
   return is_in(kTellOfArguments) ? ORT_INVALID_ARGUMENT : ORT_FAIL;
 }
 
 }  // namespace
 
 StatusError status_of(const NodeFault& fault) {
-  // Kernels of clients choose the codes of their errors themselves.
+  // Kernels of clients choose their errors' codes themselves.
   if (const OpDef* op = find_op(fault.domain, fault.op_type); op != nullptr && is_custom_op(*op))
     return {fault.code() == ErrorCode::invalid_argument ? ORT_INVALID_ARGUMENT : ORT_INVALID_GRAPH, fault.what()};
   return {code_of(fault), "Non-zero status code returned while running " + fault.op_type + " node. Name:'" + fault.name +

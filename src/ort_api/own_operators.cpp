@@ -1,4 +1,4 @@
-// Finds a model's nodes that are operators of the client, checks them, and decides which replace built-in operators.
+// Finds the nodes of a model that use custom operators of the client, checks them, and decides whether they replace built-in operators.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using Opsets = std::vector<onnx::OpsetImport>;
 
 std::string normalized(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 
-// Returns true if all required operands are present, and there are not too many.
+// Returns true if a node's operands have a number that the operator allows, and no required operand is omitted.
 bool fit(const std::vector<std::string>& names, const OperandKinds& said) {
   if (names.size() < said.least || names.size() > said.most) return false;
   for (size_t i = 0; i < names.size() && i < said.kinds.size(); ++i)
@@ -24,12 +24,12 @@ bool fit(const std::vector<std::string>& names, const OperandKinds& said) {
   return true;
 }
 
-// Handles a model in a session with custom operators. Operators of other sessions do not matter.
+// Applies the custom operators in a session's options to its model. Operators of other sessions do not matter.
 class OwnOperators {
  public:
   explicit OwnOperators(const OperatorDomains& domains) {
     for (const auto& domain : domains) {
-      if (!domain->self) continue;  // the domain has been released; it is rejected later
+      if (!domain->self) continue;  // released; register_operators() rejects it
       for (const OrtCustomOp* op : domain->operators) by_name_[{normalized(domain->name), op->GetName(op)}].push_back(op);
     }
   }
@@ -59,8 +59,8 @@ class OwnOperators {
       if (check(found->second, node, version, within != domain)) node.domain = within;
     }
   }
-  // Checks a node. @return true if an operator accepts it, false if none applies yet but a built-in operator does
-  // @throws otherwise
+  // Checks a node. @return true if a custom operator accepts the node; false if all custom operators are for later opsets and there is a
+  // built-in operator. @throws StatusError otherwise
   static bool check(const std::vector<const OrtCustomOp*>& operators, const NodeDef& node, int64_t version, bool is_built_in) {
     bool has_begun = false;
     for (const OrtCustomOp* op : operators) {
@@ -82,7 +82,7 @@ class OwnOperators {
       if (normalized(opset.domain) == domain) return opset.version;
     return 1;
   }
-  // Adds imports of the separate domains, each with the version of the domain that it replaces.
+  // Imports the separate domains of found_in() into the model. Each gets the version of the domain for which it stands.
   void add_domains(Opsets& opsets) const {
     std::map<std::string, int64_t> added;
     for (const auto& [name, operators] : by_name_)

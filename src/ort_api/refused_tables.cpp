@@ -1,6 +1,6 @@
-// Additional tables whose functions have no meaning on a CPU: those for execution providers of other libraries, for sharing memory with
-// other devices' interfaces, and for packages with a model per device. A null table would crash clients, so each function exists and
-// returns an error.
+// Additional tables of functions that Treadle does not support: for execution providers of other libraries, for sharing memory with other
+// devices' interfaces, and for packages with a model per device. A null table would crash clients, so each function exists and returns an
+// error.
 #include <array>
 #include <cstdint>
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 struct Function {
   const char* name;
-  bool gives_status = true;  // false: the function returns zero, which means no pointer or nothing to release
+  bool gives_status = true;  // false: the function returns no status; it returns 0 (null)
 };
 
 constexpr bool kNoStatus = false;
@@ -110,12 +110,13 @@ constexpr Function kInteropFunctions[] = {
     {"DeinitGraphicsInteropForEpDevice"},
 };
 
-// This table has no functions, because the header of model packages was not available. The other tables have extra entries at the end, for
-// clients of later versions.
+// The functions of model packages are not known, because their header was not available. All tables have extra entries at the end, for
+// functions of later versions.
 constexpr std::array<Function, 0> kPackageFunctions{};
 constexpr size_t kUnknownEntries = 32;
 
-/// Reads no argument: in Linux's calling conventions the caller passes and removes them, and any result fits in a register.
+/// Stands for a function with any arguments. This works with Linux's calling conventions, because the caller removes arguments, and all
+/// results fit in a register.
 template <const auto& functions, size_t place>
 uintptr_t refuse() {
   if constexpr (place >= std::size(functions))

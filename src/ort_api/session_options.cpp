@@ -1,4 +1,4 @@
-// Session options and run options.
+// Functions for session options and run options.
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -23,7 +23,7 @@ OrtStatus* set_flag(OrtSessionOptions* options, bool OrtSessionOptions::*flag, b
   return guarded([&] { required(options, "options").*flag = value; });
 }
 
-// Reports an error: the functions that append one provider each fail, as in ONNX Runtime if the provider's library is missing.
+// Returns the error of functions that append a provider which Treadle lacks, like ONNX Runtime without that provider's library.
 OrtStatus* no_provider(const std::string& name, OrtErrorCode code = ORT_FAIL) {
   return make_status(
       code, (name + " execution provider is not supported in this build. It has " + kVulkanProvider + " and " + kCpuProvider).c_str());
@@ -41,7 +41,7 @@ void add_threads(OrtApi& table) {
   table.SetIntraOpNumThreads = [](OrtSessionOptions* options, int threads) {
     return guarded([&] { set_option(required(options, "options").options, "intra_op_num_threads", std::to_string(threads)); });
   };
-  // This number has no effect alone: it matters only with an execution mode that runs several nodes at once.
+  // This number matters only together with an execution mode that runs several nodes at once.
   table.SetInterOpNumThreads = [](OrtSessionOptions* options, int threads) {
     return guarded([&] { set_option(required(options, "options").options, "inter_op_num_threads", std::to_string(threads)); });
   };
@@ -125,8 +125,8 @@ void add_config(OrtApi& table) {
   };
 }
 
-// Settings that are only stored: their behaviour cannot be turned off, or they concern memory and logging mechanisms that Treadle does not
-// have.
+// Sets the functions for settings that are stored but have no effect: what they control cannot be turned off, or Treadle does not have the
+// mechanism of memory or logging that they concern.
 void add_kept(OrtApi& table) {
   table.EnableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, true); };
   table.DisableMemPattern = [](OrtSessionOptions* options) { return set_flag(options, &OrtSessionOptions::mem_pattern, false); };
@@ -145,7 +145,7 @@ void add_kept(OrtApi& table) {
   table.SetSessionLogVerbosityLevel = [](OrtSessionOptions* options, int level) {
     return guarded([&] { required(options, "options").log_verbosity_level = level; });
   };
-  // A negative level means the environment's; a level above FATAL means no messages.
+  // A negative level stands for that of the environment. With a level above FATAL, there are no messages.
   table.SetSessionLogSeverityLevel = [](OrtSessionOptions* options, int level) {
     return guarded([&] { required(options, "options").log_severity_level = level; });
   };
@@ -260,12 +260,12 @@ std::map<std::string, std::string> filled_provider_options(const char* const* ke
 void append_provider(OrtSessionOptions& options, const char* provider, const std::map<std::string, std::string>& provider_options) {
   std::string prefix = std::string("ep.") + provider + ".";
   std::transform(prefix.begin(), prefix.end(), prefix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  // Added as config entries, as in ONNX Runtime.
+  // Stores the options as config entries, too, as ONNX Runtime does.
   for (const auto& [key, value] : provider_options) add_config_entry(options.options, prefix + key, value);
   if (options.provider == nullptr) use_provider(options.options, options.provider = provider, provider_options);
 }
 
-// The devices' own options say which they are.
+// Appends the provider of these devices. The devices' own options (`device_id`) tell it which devices they are.
 void append_devices(OrtSessionOptions& options, std::span<const OrtEpDevice* const> devices,
                     std::map<std::string, std::string> provider_options) {
   const OrtEpDevice& first = required(devices[0], "a device");

@@ -1,4 +1,4 @@
-// Sessions and their runs, and the metadata of models.
+// Functions for sessions, for their runs, and for the metadata of models.
 #include <algorithm>
 #include <atomic>
 #include <ctime>
@@ -30,7 +30,7 @@ void check_not_cancelled(const std::atomic<bool>& cancelled) {
   if (cancelled.load()) throw StatusError(ORT_MODEL_LOAD_CANCELED, "loading was canceled due to user request");
 }
 
-// Combines the client's options with the environment's.
+// Returns a session's options: those of the client, completed by the environment's logger, threads and allocator.
 SessionOptions options_for(const OrtEnv& environment, const OrtSessionOptions& given, const Model& model) {
   check_not_cancelled(*given.load_cancelled);
   register_operators(given.custom_op_domains);
@@ -68,8 +68,8 @@ void tell_assignment(OrtSession& session) {
   }
 }
 
-// Lets the client choose among the devices, or applies its policy. If there is neither, the options already contain the providers.
-// @throws Error if the client does not choose devices of one provider
+// Returns the options with a device. Unless the client has named a provider or device, its function chooses devices, or its policy does.
+// @throws Error if the function does not choose devices of one provider
 OrtSessionOptions with_devices(const OrtSessionOptions& given) {
   OrtSessionOptions options = given;
   if (options.provider != nullptr || !options.options.device.empty()) return options;
@@ -85,7 +85,7 @@ OrtSessionOptions with_devices(const OrtSessionOptions& given) {
     for (const OrtEpDevice* device : selected)
       if (std::find(devices.begin(), devices.end(), device) == devices.end())
         throw StatusError(ORT_FAIL, "the function that selects devices has not selected one of those it was given");
-    const char* const first = selected[0]->provider;  // nodes for which the first device has no kernel run on the CPU, which comes after it
+    const char* const first = selected[0]->provider;  // a CPU chosen in addition is dropped: it is the fallback anyway
     if (first != kCpuProvider) std::erase_if(selected, [](const OrtEpDevice* device) { return device->provider == kCpuProvider; });
     append_devices(options, selected, {});
   } else if (options.prefers_gpu && ep_devices().size() > 1) {
@@ -101,7 +101,7 @@ onnx::ReadOptions reading(const OrtSessionOptions& options) {
   return read;
 }
 
-// Removes values that the client gave for initializers that the model does not have.
+// Removes values that the client gave for initializers which the model does not have, with a warning.
 void leave_out_unknown(SessionOptions& options, const Model& model) {
   if (model.impl().compiled) return;
   std::erase_if(options.initializers, [&](const auto& given) {
@@ -162,7 +162,7 @@ template <Values values>
 OrtStatus* name(const OrtSession* session, size_t index, OrtAllocator* allocator, char** out) {
   return guarded([&] { required(out, "value") = copy_text(allocator, at(required(session, "session").*values, index).name); });
 }
-// Adds the extents that the model declares for elements of a sequence or optional.
+// Adds to a type the extents that the model declares for the elements of a sequence or optional.
 void add_shapes(OrtTypeInfo& type, const onnx::TypeDef& declared) {
   if (!type.element || !declared.elem) return;
   auto element = std::make_shared<OrtTypeInfo>(*type.element);
@@ -184,7 +184,7 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
     const OrtSession& of = required(session, "session");
     const ValueInfo& info = at(of.*values, index);
     std::unique_ptr<OrtTypeInfo> made = type_of(info);
-    // A compiled model has no graph, so this one is empty.
+    // The graph is empty for a compiled model, which has none.
     const onnx::GraphDef& graph = (of.editing ? *of.editing : of.running().model().impl().def).graph;
     for (const auto* declared : {&graph.inputs, &graph.outputs})
       for (const onnx::ValueInfoDef& value : *declared)
@@ -197,7 +197,7 @@ OrtStatus* type(const OrtSession* session, size_t index, OrtTypeInfo** out) {
   });
 }
 
-// The arguments of a run, converted from the client's arrays.
+// The inputs and output names of a run, converted from the client's arrays.
 struct Arguments {
   std::map<std::string, Datum> feeds;
   std::vector<std::string> outputs;
@@ -233,10 +233,10 @@ void run(const OrtSession& of, const OrtRunOptions* options, const Arguments& gi
   for (size_t i = 0; i < num_outputs; ++i) outputs[i] = made[i].release();
 }
 
-// The session whose asynchronous run this thread executes; null: none.
+// The session whose asynchronous run this thread executes; null if there is none.
 thread_local const OrtSession* running_here = nullptr;
 
-// Owns objects that the client may release before the run has ended.
+// An asynchronous run. Keeps alive the objects that the client may release before the run has ended.
 struct AsyncRun {
   OrtSession& session;
   std::shared_ptr<const OrtRunOptions> options;
@@ -255,7 +255,7 @@ struct AsyncRun {
     {
       const std::lock_guard lock(session.mutex);
       is_last = --session.asynchronous_runs == 0 && session.released;
-      session.run_ended.notify_all();  // notified under the lock, as the session may be destroyed once it is released
+      session.run_ended.notify_all();  // with the lock held, since the session may be deleted afterwards
     }
     if (is_last) delete &session;
   }
@@ -292,7 +292,7 @@ void begin_run(OrtSession& session, AsyncRun run) {
 void add_creating(OrtApi& table) {
   table.CreateSession = session_from_path;
   table.CreateSessionFromArray = session_from_bytes;
-  // Has no effect, because sessions of a process share packed weights anyway.
+  // A container has no effect, because sessions of a process share packed weights anyway.
   table.CreatePrepackedWeightsContainer = [](OrtPrepackedWeightsContainer** out) {
     return guarded([&] { required(out, "out") = new OrtPrepackedWeightsContainer(); });
   };
@@ -328,7 +328,7 @@ void add_description(OrtApi& table) {
   table.SessionEndProfiling = [](OrtSession* session, OrtAllocator* allocator, char** out) {
     return guarded([&] {
       const OrtSession& of = required(session, "session");
-      std::string path;  // empty if the session has no profile, or if it has ended already
+      std::string path;  // empty if the session records no profile, or has ended it already
       try {
         if (of.session) path = of.session->end_profiling();
       } catch (const Error& error) {
@@ -361,7 +361,7 @@ void add_metadata(OrtApi& table) {
   table.ModelMetadataGetVersion = [](const OrtModelMetadata* metadata, int64_t* out) {
     return guarded([&] { required(out, "value") = required(metadata, "model_metadata").metadata.version; });
   };
-  // Returns null if the key does not exist.
+  // Sets the value to null if the metadata do not have the key.
   table.ModelMetadataLookupCustomMetadataMap = [](const OrtModelMetadata* metadata, OrtAllocator* allocator, const char* key, char** out) {
     return guarded([&] {
       const auto& custom = required(metadata, "model_metadata").metadata.custom;
@@ -397,14 +397,14 @@ void profiled(const Session& session, const OrtRunOptions* options, const std::f
   try {
     body();
   } catch (...) {
-    failure = std::current_exception();  // kept, since the run until its failure has a profile, too
+    failure = std::current_exception();  // rethrown after the profile has been written
   }
   const std::string text = profile_to_trace(profiler.profile(), TraceFormat::onnxruntime);
   char time[32] = "";
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   std::strftime(time, sizeof(time), "%Y-%m-%d_%H-%M-%S", localtime_r(&now, &local));
-  static std::atomic<int> number{0};  // makes names of files differ for runs in the same second
+  static std::atomic<int> number{0};  // distinguishes files of runs in the same second
   AtomicFile file(*options->profile_file_prefix + "_" + time + "_" + std::to_string(number++) + ".json");
   file.write(std::as_bytes(std::span(text)));
   file.commit();
@@ -415,7 +415,7 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
               const RunOptions* options, const OrtMemoryInfo* memory) {
   IoBinding binding(session);
   for (const auto& [name, value] : feeds) binding.bind_input(name, value);
-  std::map<std::string, const OrtValue*> bound;  // by name, as a name may be requested several times
+  std::map<std::string, const OrtValue*> bound;  // by name, since a client may request an output several times
   for (size_t i = 0; i < names.size(); ++i)
     if (const OrtValue*& value = bound.try_emplace(names[i], nullptr).first->second; value == nullptr) value = outputs[i];
   auto memory_in = [](const OrtValue* value) {

@@ -1,4 +1,4 @@
-// Sparse tensors. Operators accept COO and CSR; block-sparse tensors can only be made and read.
+// Functions for sparse tensors. Operators accept the formats COO and CSR; block-sparse tensors can only be made and read.
 #include <cstring>
 #include <functional>
 
@@ -13,7 +13,7 @@ const SparseTensor& sparse_of(const OrtValue* value) {
   return datum.sparse_tensor();
 }
 
-// Returns the sparse tensor with its elements. @throws StatusError if the client has not filled it yet
+// Returns the sparse tensor of a value. @throws StatusError if the client has not filled in its elements yet
 const SparseTensor& populated(const OrtValue* value) {
   const SparseTensor& sparse = sparse_of(value);
   if (value->filled && !value->populated)
@@ -27,7 +27,7 @@ const SparseTensor& being_filled(const OrtValue* value) {
   return *value->filled;
 }
 
-// Checks the arguments of a function that copies values and indices from the client's memory.
+// Returns the tensor of a value that is being filled. Checks the arguments of functions that copy values and indices into it.
 const SparseTensor& to_copy_into(const OrtValue* value, const OrtMemoryInfo* info, const int64_t* dims, size_t rank) {
   const SparseTensor& sparse = being_filled(value);
   for (size_t i = 0; i < rank; ++i)
@@ -45,7 +45,7 @@ void fill(OrtValue& value, SparseTensor sparse) {
   show(value);
 }
 
-// Returns the dtype of a sparse tensor's elements, which must consist of whole bytes.
+// Returns the dtype of a sparse tensor's elements. @throws StatusError if such elements do not consist of whole bytes
 DType dtype_of_elements(ONNXTensorElementDataType type) {
   const DType dtype = dtype_from(type);
   if (bits_of(dtype) % 8 != 0) throw StatusError(ORT_NOT_IMPLEMENTED, "sparse tensor type " + std::to_string(type) + " is not supported");
@@ -69,7 +69,7 @@ void check_index(int64_t index, int64_t extent, const std::string& what) {
                 what + " index out of bounds: " + std::to_string(index) + " must be in [0, " + std::to_string(extent) + ")");
 }
 
-// Sets COO indices: one index per element, or one per axis and element.
+// Sets the indices of a COO tensor: one (linear) index per element, or one index per element and axis.
 void use_coo(SparseTensor& sparse, const int64_t* indices, size_t num_indices, const std::function<Tensor(const Shape&)>& make) {
   const int64_t count = sparse.values.num_elements(), given = static_cast<int64_t>(num_indices);
   const bool is_linear = given == count;
@@ -105,7 +105,7 @@ void use_csr(SparseTensor& sparse, const Tensor& inner, const Tensor& outer) {
   sparse.row_offsets = outer;
 }
 
-// Returns the shape of block-sparse values [blocks, rows, columns, ...], whose indices are [2, blocks]. No operator accepts them.
+// Returns the shape of the indices of a block-sparse tensor, [2, blocks]. Its values are [blocks, rows, columns, ...].
 Shape blocks_shape(const SparseTensor& sparse, const int64_t* dims, size_t rank) {
   for (size_t i = 0; i < rank; ++i)
     if ((&required(dims, "indices_shape"))[i] < 0) throw StatusError(ORT_FAIL, "indices shape must not have negative dimensions");

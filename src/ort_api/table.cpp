@@ -1,4 +1,4 @@
-// The table of functions. Entries that no file sets return an error with the reason why Treadle does not support them.
+// The table of functions. A function that no file sets returns an error with the reason why Treadle does not support it.
 #include <cstring>
 #include <utility>
 
@@ -33,7 +33,7 @@ struct Missing<place, Result (*)(Arguments...)> {
   }
 };
 
-// This status is returned if not even a status can be allocated.
+// The status for the case that there is no memory even for a status.
 OrtStatus last_resort{ORT_RUNTIME_EXCEPTION, "out of memory"};
 
 OrtApi make_table() {
@@ -64,7 +64,7 @@ OrtApi make_table() {
   return table;
 }
 
-// Clients of older versions read only the first part of the table.
+// Returns the same table for older versions, whose clients read only its first part.
 const OrtApi* get_api(uint32_t version) { return version >= 1 && version <= kApiVersion ? &api() : nullptr; }
 const char* get_version() { return kVersion; }
 
@@ -139,8 +139,8 @@ void give_text(const std::string& text, char* out, size_t* size) {
 }  // namespace treadle::ort
 
 extern "C" {
-// Returned by OrtGetApiBase in libonnxruntime.so.1 (entry.c). In libtreadle.so the function has another name, to avoid a conflict with an
-// onnxruntime in the same process.
+// OrtGetApiBase in libonnxruntime.so.1 (entry.c) returns this function's result. In libtreadle.so, the function has another name, so that
+// it does not conflict with ONNX Runtime in the same process.
 __attribute__((visibility("default"))) const OrtApiBase* treadle_ort_api_base() noexcept {
   static const OrtApiBase base{treadle::ort::get_api, treadle::ort::get_version};
   return &base;

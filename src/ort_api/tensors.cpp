@@ -1,4 +1,4 @@
-// Tensors in memory of the client or of this library, and access to their elements, including strings.
+// Functions that make tensors, in memory of the client or of this library, and functions that access their elements.
 #include <algorithm>
 #include <cstring>
 
@@ -20,7 +20,7 @@ std::span<std::string> strings_in(const Tensor& tensor) {
   return tensor.span<std::string>();
 }
 
-// Returns the strings of a tensor or sparse tensor for reading.
+// Returns the strings that a dense or sparse tensor contains.
 std::span<std::string> strings_of(const OrtValue* value) {
   const Datum& datum = required(value, "value").datum;
   if (value->filled && !value->populated) throw Error(ErrorCode::invalid_argument, "Sparse Tensor does not contain sparse data");
@@ -36,14 +36,14 @@ std::string& string_at(const std::span<std::string>& strings, size_t index) {
   return strings[index];
 }
 
-// The tensor is made before it takes ownership of the memory: on failure the client keeps it.
+// Makes a tensor around memory, without taking ownership of it yet, so that the client keeps the memory if this fails.
 Tensor tensor_around(void* data, size_t length, const Shape& shape, DType dtype) {
   if (dtype == DType::string) throw Error(ErrorCode::invalid_argument, "a tensor of strings cannot be made around memory");
   if (data == nullptr && shape.num_elements() > 0) throw Error(ErrorCode::invalid_argument, "the data is null");
   return Tensor(dtype, shape, Storage::borrow(data, length, {}));
 }
 
-// Allocates memory by the client's allocator. The last tensor that uses the memory frees it.
+// Allocates memory from the client's allocator. The memory is freed with the last tensor that uses it.
 std::shared_ptr<Storage> storage_of(OrtAllocator& allocator, size_t size_bytes) {
   void* data = allocate(&allocator, std::max<size_t>(size_bytes, 1));
   return Storage::borrow(data, size_bytes, [kept = keep(allocator), data] { kept->Free(kept.get(), data); });
@@ -199,7 +199,7 @@ void add_strings(OrtApi& table) {
       required(out, "len") = length;
     });
   };
-  // Copies the strings without NULs, and the offset of each.
+  // Copies the strings into one block without NULs between them, and the offset of each string.
   table.GetStringTensorContent = [](const OrtValue* value, void* to, size_t room, size_t* offsets, size_t count) {
     return guarded([&] {
       const std::span<std::string> strings = strings_of(value);
@@ -245,7 +245,7 @@ OrtValue* new_value(Datum datum, const OrtMemoryInfo* memory) {
 Datum owned_by_client(Datum datum) {
   if (!datum.is_tensor()) return datum;
   const Tensor& tensor = datum.tensor();
-  // Copies the tensor if its memory is shared: another owner would see the client's writes, or reclaim the memory.
+  // Copies the tensor if its memory is shared, because other owners would see the client's writes, or could reclaim the memory.
   const bool is_alone = tensor.storage().use_count() <= 1 && tensor.storage()->writable() && !tensor.storage()->lent();
   return is_alone && tensor.is_contiguous() ? datum : Datum(tensor.clone());
 }
@@ -254,7 +254,7 @@ Shape shape_from(const int64_t* dims, size_t rank) {
   if (rank > 0) required(dims, "shape");
   const Shape shape(std::span<const int64_t>(dims, rank));
   try {
-    shape.num_elements();  // throws an error if the number overflows
+    shape.num_elements();  // throws if the number overflows
   } catch (const Error& error) {
     if (error.code() == ErrorCode::resource_exhausted) refuse_tensor(std::string("Integer overflow: ") + error.what());
     throw;
@@ -262,7 +262,7 @@ Shape shape_from(const int64_t* dims, size_t rank) {
   return shape;
 }
 
-// float8e8m0 has a number before uint2 and int2 in ONNX, and after them in ONNX Runtime.
+// The number of float8e8m0 comes before those of uint2 and int2 in ONNX, but after them in ONNX Runtime.
 static_assert(static_cast<int>(DType::float4e2m1) == 23 && static_cast<int>(DType::int2) == 26);
 constexpr DType kRenumbered[] = {DType::uint2, DType::int2, DType::float8e8m0};
 constexpr int kFirstRenumbered = 24, kNumNumbers = 27;

@@ -1,4 +1,4 @@
-// Threads that the client makes, or that run on processors of its choice.
+// Thread pools whose threads the client makes, or that run on processors of its choice.
 #include <algorithm>
 #include <cctype>
 #include <sstream>
@@ -28,7 +28,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Parses "1,2;3-4": for each thread, a list or a range of processors, counted from 1.
+// Parses a text such as "1,2;3-4": for each thread, a list or a range of processors, which are counted from 1.
 std::vector<std::vector<int>> processors_of(const std::string& text) {
   std::vector<std::vector<int>> all;
   for (const std::string& thread : split(text, ';')) {
@@ -98,7 +98,7 @@ void add_custom_threads(OrtApi& table) {
       required(options, "tp_options").threads.affinities = given;
     });
   };
-  // Not supported: callbacks for each task of a pool, which ONNX Runtime's packages do not support either.
+  // Always fails. A thread pool would have to call these callbacks for each task; ONNX Runtime's packages do not support them either.
   table.SetPerSessionThreadPoolCallbacks = [](OrtEnv*, const OrtThreadPoolCallbacksConfig* config) {
     if (config == nullptr) return make_status(ORT_INVALID_ARGUMENT, "config must not be null");
     constexpr uint32_t kFirstVersion = 24;

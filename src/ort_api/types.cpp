@@ -1,4 +1,4 @@
-// Makes type infos from declarations and from values.
+// Functions for type infos, which are made from a model's declarations or from values.
 #include <algorithm>
 #include <utility>
 
@@ -7,12 +7,12 @@
 namespace treadle::ort {
 namespace {
 
-// Parses a dtype in a type string, where ONNX's name may differ from the dtype's own name.
+// Returns the dtype for a name in an ONNX type string, such as "float" for float32.
 DType dtype_of_name(std::string_view name) {
   return name == "float" ? DType::float32 : name == "double" ? DType::float64 : dtype_from_name(name);
 }
 
-// Parses "tensor(float)", "seq(map(int64,tensor(float)))" …
+// Parses an ONNX type string, such as "tensor(float)" or "seq(map(int64,tensor(float)))".
 std::unique_ptr<OrtTypeInfo> parse(std::string_view text) {
   auto made = std::make_unique<OrtTypeInfo>();
   const size_t open = text.find('(');
@@ -81,7 +81,7 @@ void add_kinds(OrtApi& table) {
     });
   };
   table.ReleaseTypeInfo = [](OrtTypeInfo* info) { delete info; };
-  // Does nothing, as views belong to their type.
+  // These functions do nothing, because such an info is a view that belongs to its OrtTypeInfo.
   table.ReleaseMapTypeInfo = [](OrtMapTypeInfo*) {};
   table.ReleaseSequenceTypeInfo = [](OrtSequenceTypeInfo*) {};
 }
@@ -103,7 +103,7 @@ void add_tensor_info(OrtApi& table) {
           throw Error(ErrorCode::invalid_argument, "dim_values must be -1 (symbolic dimension) or larger, not " + std::to_string(dims[i]));
       info->dims.assign(dims, dims + count);
       info->symbols.resize(std::max(info->symbols.size(), count));
-      info->dims.resize(info->symbols.size(), -1);  // named axes stay, as in ONNX Runtime
+      info->dims.resize(info->symbols.size(), -1);  // keeps named axes, as ONNX Runtime does
       info->has_shape = true;
     });
   };
@@ -179,7 +179,7 @@ std::unique_ptr<OrtTypeInfo> type_of(const Datum& datum) {
       const Sequence& sequence = datum.sequence();
       std::unique_ptr<OrtTypeInfo> element = sequence.elements.empty() ? std::make_unique<OrtTypeInfo>() : type_of(sequence.elements[0]);
       if (sequence.elements.empty()) element->type = ONNX_TYPE_TENSOR, element->tensor.dtype = number_of(sequence.element_dtype);
-      if (element->type == ONNX_TYPE_TENSOR) element->tensor = {element->tensor.dtype, {}, {}, false};  // each element has a separate shape
+      if (element->type == ONNX_TYPE_TENSOR) element->tensor = {element->tensor.dtype, {}, {}, false};  // elements may differ in shape
       made->element = std::move(element);
       break;
     }
