@@ -27,9 +27,9 @@ int AccessChecker::add_timeline(std::string name) {
     return id;
   }
   const size_t id = names_.size();
-  names_.reserve(id + 1);                     // allocates first, so that a failure before the last line changes nothing
-  free_.reserve(id + 1);                      // space for removal, which must not fail
-  if (id > 0) clocks_[kHost].resize(id + 1);  // the host's clock is at least as long as all others
+  names_.reserve(id + 1);                     // allocations first: if one fails, nothing has changed
+  free_.reserve(id + 1);                      // so that remove_timeline() cannot fail
+  if (id > 0) clocks_[kHost].resize(id + 1);  // the host's clock must be at least as long as others
   clocks_.emplace_back(id + 1);
   names_.push_back(std::move(label));
   return static_cast<int>(id);
@@ -94,7 +94,7 @@ bool AccessChecker::has_memory(const void* data) const {
 
 bool AccessChecker::before(const Record& record, int timeline) const {
   if (record.timeline < 0 || record.timeline == timeline) return true;
-  // Work sees everything that the host has seen when the work is issued, which is now.
+  // Work also comes after everything that the host has seen when it issues the work, which it is doing now.
   auto seen = [&](const Clock& clock) {
     auto index = static_cast<size_t>(record.timeline);
     return index < clock.size() && clock[index] >= record.tick;
@@ -164,7 +164,7 @@ void AccessChecker::check(int timeline, const void* data, size_t size_bytes, Acc
         *same = record;
     }
   }
-  if (timeline == kHost) ++clocks_[kHost][kHost];  // accesses of the host take place at once
+  if (timeline == kHost) ++clocks_[kHost][kHost];  // an access by the host happens immediately
 }
 
 void AccessChecker::report_pending() {

@@ -1,5 +1,5 @@
-// Finds accesses to the same bytes that are not ordered by streams, events and host waits, by vector clocks (Fidge 1988, Mattern 1989). It
-// uses the order in which work is issued, so results do not depend on timing.
+// Finds data races: accesses to the same bytes that streams, events and waits of the host do not order. Uses vector clocks (Fidge 1988,
+// Mattern 1989) and only the order in which work is issued, so results do not depend on timing.
 #pragma once
 
 #include <cstddef>
@@ -14,38 +14,38 @@
 
 namespace treadle {
 
-/// Keeps a vector clock for the host (timeline 0) and for each stream. Thread-safe. Devices that share a checker can order their work by
-/// common events.
+/// Keeps a vector clock for each timeline: for the host (timeline 0) and for each stream. Thread-safe. Devices must share a checker if
+/// events order work of one device after work of another.
 class AccessChecker {
  public:
-  /// Entry t says how much of timeline t has happened before.
+  /// A vector clock: entry t is the number of steps of timeline t that have happened before.
   using Clock = std::vector<uint64_t>;
   static constexpr int kHost = 0;
 
   AccessChecker();
 
   int add_timeline(std::string name);
-  /// Must be called when the stream has been destroyed and the host has waited for it. Another stream may reuse the timeline.
+  /// Must be called when a stream has been destroyed, after the host has waited for its work. Another stream may reuse the timeline.
   void remove_timeline(int timeline);
-  /// Adds a piece of work to `timeline`. The work comes after everything that the host has done and seen so far.
+  /// Adds a piece of work to a stream's timeline. The work comes after everything that the host has done and seen so far.
   void issue(int timeline);
   Clock now(int timeline) const;
-  /// Later work of `timeline` happens after `clock`.
+  /// Records that all later work of `timeline` happens after everything in `clock`.
   void join(int timeline, const Clock& clock);
-  /// Records that the host has waited for all of `timeline`, including declared accesses of work that was never enqueued. Allocates
-  /// nothing.
+  /// Records that the host has waited for all work of `timeline`. This includes accesses that were declared for work that then was not
+  /// enqueued. Allocates no memory.
   void join_host(int timeline) noexcept;
 
   void add_memory(const void* data, size_t size_bytes);
-  /// Removes a block of memory. @param check  test whether work that uses the memory may still be running @return false if such work may be
-  /// running; the next check() then reports it
+  /// Removes a block of memory. @param check  whether to test if work that uses the memory may still be running @return false if it may;
+  /// the next call of check() then reports this
   bool remove_memory(const void* data, bool check = true);
   bool has_memory(const void* data) const;
 
-  /// Declares an access of the work issued next. @throws Error(internal) if it races with an earlier access, naming both, or touches memory
-  /// that does not exist
+  /// Declares an access by the work that is issued next. @throws Error(internal) if the access races with an earlier one (the error names
+  /// both), or touches memory that does not exist
   void check(int timeline, const void* data, size_t size_bytes, Access access, std::string_view name);
-  /// Throws pending errors. @throws Error(internal) if memory was freed too early
+  /// Throws the pending error, if there is one. @throws Error(internal) if memory was freed while work could still use it
   void report_pending();
 
  private:
@@ -54,14 +54,14 @@ class AccessChecker {
     uint64_t tick = 0;
     std::string name;
   };
-  struct Segment {  // a range of bytes with the same history
+  struct Segment {  // a range of bytes with the same last accesses
     uintptr_t end = 0;
     Record write;
-    std::vector<Record> reads;  // reads since the last write; one per timeline
+    std::vector<Record> reads;  // latest read of each timeline since the last write
   };
   struct Block {
     size_t size = 0;
-    std::map<uintptr_t, Segment> segments;  // segments by the address of their first byte; together they cover the block
+    std::map<uintptr_t, Segment> segments;  // by address; together they cover the block
   };
 
   bool before(const Record& record, int timeline) const;

@@ -8,12 +8,13 @@
 namespace treadle {
 namespace {
 
-// A job issues its next node about ten microseconds after the previous one ends. Yielding work does not begin in such a gap.
+// How long the engine must be idle before yielding work begins. Jobs issue their next node about ten microseconds after the previous one
+// ends, and yielding work must not begin in such a gap.
 constexpr auto kSettle = std::chrono::microseconds(100);
-constexpr auto kLongestLook = std::chrono::microseconds(1000);  // longest time between checks whether other work computes
-// Running work leaves the engine at its next chunk. That takes less time than waking a sleeping thread.
+constexpr auto kLongestLook = std::chrono::microseconds(1000);  // longest time between two checks for idleness
+// How long a thread spins for a busy engine before it sleeps. Yielding work usually leaves sooner, and waking a thread takes longer.
 constexpr auto kSpin = std::chrono::microseconds(100);
-constexpr auto kOversleep = std::chrono::microseconds(20);  // number of microseconds by which sleeping usually exceeds the requested time
+constexpr auto kOversleep = std::chrono::microseconds(20);  // by how much sleeping usually exceeds the requested time
 
 }  // namespace
 
@@ -61,7 +62,7 @@ void SimEngine::Occupation::keep(double pace, std::chrono::nanoseconds& shortest
   }
 }
 
-// Nobody wakes the thread that waits here when other work takes the engine: it notices that at the end of its wait.
+// If other work takes the engine meanwhile, this thread is not woken; it notices this at the end of its sleep.
 std::optional<SimEngine::Clock::time_point> SimEngine::stay(Clock::time_point until) {
   std::optional<Clock::time_point> taken;
   {
@@ -101,7 +102,8 @@ void SimEngine::enter() {
   waited_ns_.fetch_add(static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count()), std::memory_order_relaxed);
 }
 
-// The thread checks from time to time. Nobody wakes it when other work ends, because waking would cost that work time.
+// Waits until yielding work may begin, by checking from time to time. Other work that ends does not wake this thread, because waking would
+// delay that work.
 void SimEngine::enter_last(const std::function<void()>& check) {
   std::unique_lock lock(mutex_);
   const auto own = last_.insert(last_.end(), this);

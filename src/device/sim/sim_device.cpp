@@ -28,10 +28,10 @@
 namespace treadle {
 namespace {
 
-// True on threads of streams. There the last reference to memory may be dropped, after all work that came before.
+// True on threads of streams. If such a thread drops the last reference to memory, all earlier work of the stream is done.
 thread_local bool on_stream_thread = false;
 
-// One recording of an event. The event may be recorded again while streams still wait for this recording.
+// The state of one recording of an event. While streams still wait for it, the event may be recorded again, with a new state.
 struct Signal {
   AccessChecker::Clock clock;
   std::mutex mutex;
@@ -88,15 +88,15 @@ int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// A piece of work whose time a stream measures.
+/// A piece of work whose begin and end a stream measures.
 struct TimedPiece {
-  int64_t begin_ns = 0, end_ns = 0;  // 0 means not measured yet
+  int64_t begin_ns = 0, end_ns = 0;  // 0: not measured yet
   Stream::Told told;
 };
 
 class SimStream final : public Stream {
  public:
-  /// @param engine  engine of the device, which outlives the stream; null: streams compute concurrently
+  /// @param engine  the device's engine, which outlives the stream; null: streams compute concurrently
   SimStream(std::shared_ptr<SimDevice> device, std::shared_ptr<AccessChecker> checker, std::string_view name, uint64_t seed,
             const SimOptions& options, SimEngine* engine)
       : device_(std::move(device)),
@@ -148,8 +148,8 @@ class SimStream final : public Stream {
   void transfer(size_t size_bytes) {
     if (bus_bytes_per_second_ <= 0) return;
     const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
-    // Simulates a transfer. A bus uses no core, so the thread sleeps; at the end it spins, since sleeping takes some microseconds longer
-    // than requested.
+    // Simulates a transfer over a bus. A bus uses no CPU core, so the thread sleeps. At the end it spins, because sleeping takes some
+    // microseconds longer than requested.
     issue([time] {
       const auto end = std::chrono::steady_clock::now() + time;
       constexpr auto kOversleep = std::chrono::microseconds(20);
@@ -165,7 +165,7 @@ class SimStream final : public Stream {
     auto signal = std::make_shared<Signal>();
     signal->clock = checker_->now(timeline_);
     push([signal] { signal->set(); }, Kind::control);
-    own->set_signal(std::move(signal));  // last, since waiters would block for a signal that was not enqueued
+    own->set_signal(std::move(signal));  // last, since waiting for a signal that was not enqueued would never end
   }
 
   void wait(const std::shared_ptr<Event>& event) override {
@@ -239,7 +239,7 @@ class SimStream final : public Stream {
   }
 
  private:
-  enum class Kind : uint8_t { work, control };  // control entries run even after an error, since others would wait for them forever
+  enum class Kind : uint8_t { work, control };  // control entries run even after an error, since threads wait for them
   struct Entry {
     Work work;
     Kind kind;
@@ -287,7 +287,7 @@ class SimStream final : public Stream {
 
   void loop() {
     on_stream_thread = true;
-    prctl(PR_SET_TIMERSLACK, 1);  // slack of timers in ns; it must be small, because transfers sleep for microseconds
+    prctl(PR_SET_TIMERSLACK, 1);  // lets sleeps end within 1 ns of the requested time; the default is 50 us
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return (!queue_.empty() && !paused_) || (queue_.empty() && closing_); });
@@ -299,7 +299,7 @@ class SimStream final : public Stream {
       lock.unlock();
       std::exception_ptr error;
       if (!skip) error = execute(entry);
-      entry.work = nullptr;  // destroys what the function captures before others learn that the work is done
+      entry.work = nullptr;  // destroys captured objects before other threads see that the work is done
       lock.lock();
       busy_ = false;
       if (error && !error_) error_ = error;
@@ -311,7 +311,7 @@ class SimStream final : public Stream {
     try {
       if (max_delay_us_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % (static_cast<uint64_t>(max_delay_us_) + 1)));
       entry.work();
-      // Measured again, as a shared engine may have kept the work longer than the host computed.
+      // Sets the end of the last piece again, because a shared engine may have kept the work longer than the host computed.
       if (!ended_.empty()) ended_.back()->end_ns = steady_ns();
       for (const auto& piece : std::exchange(ended_, {})) piece->told(piece->begin_ns, piece->end_ns);
     } catch (...) {
@@ -328,20 +328,20 @@ class SimStream final : public Stream {
   double bus_bytes_per_second_;
   SimEngine* engine_;
   double engine_pace_;
-  std::map<std::string, std::chrono::nanoseconds> shortest_;  // shortest time of work, by name; used only by the stream's thread
+  std::map<std::string, std::chrono::nanoseconds> shortest_;  // shortest times, by name of work; only for the stream's thread
   std::function<void()> gives_way_;
-  std::unique_ptr<Recorded> recorded_;              // between begin_recorded() and end_recorded()
-  std::vector<Recorded::Check> checks_;             // since the last piece of recorded work
-  std::shared_ptr<TimedPiece> outer_;               // the piece that is being enqueued; null: the work is not timed
-  std::shared_ptr<TimedPiece> inner_;               // piece inside of the running work; only for the stream's thread, like the next member
-  std::vector<std::shared_ptr<TimedPiece>> ended_;  // pieces that have ended inside of the running work
+  std::unique_ptr<Recorded> recorded_;              // not null between begin_recorded() and end_recorded()
+  std::vector<Recorded::Check> checks_;             // accesses since the last piece of recorded work
+  std::shared_ptr<TimedPiece> outer_;               // timed piece that is being enqueued; null: none
+  std::shared_ptr<TimedPiece> inner_;               // timed piece within running work; used by the stream's thread, as is `ended_`
+  std::vector<std::shared_ptr<TimedPiece>> ended_;  // timed pieces that have ended within the running work
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Entry> queue_;
   bool busy_ = false, paused_ = false, closing_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last member, because the thread uses those above
+  std::thread thread_;  // the last member, because the thread uses all others
 };
 
 SimStream& own(Stream& stream) { return dynamic_cast<SimStream&>(stream); }
@@ -374,7 +374,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     return true;
   }
   void unreserve(void*, size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
-  // The device's memory is the host's. So a move only takes time, and none if the host has the contents already.
+  // Moves nothing, because the device uses host memory. Only simulates the time, which is zero if the host has a valid copy already.
   void move(Stream& stream, void*, size_t size_bytes, Move where) override {
     if (where != Move::back_to_host) own(stream).transfer(size_bytes);
   }
@@ -384,7 +384,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     own(stream).check(data, size_bytes, access, name);
   }
 
-  // Discards only whole pages; the rest of the range keeps its contents.
+  // Discards only whole pages. Parts of pages at the ends of the range keep their contents.
   void discard(void* data, size_t size_bytes) override {
     static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const auto from = reinterpret_cast<uintptr_t>(data);
@@ -447,11 +447,11 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     }
   }
 
-  /// A block of host memory, from the allocator of the requesting scope.
+  /// A block of host memory. Its allocator is that of the AllocationScope in which the block was requested.
   struct Block {
     void* data = nullptr;
     size_t size_bytes = 0;
-    size_t reserved_bytes = 0;  // bytes of device memory that were reserved together with it
+    size_t reserved_bytes = 0;  // bytes of the device's memory that the block takes
     std::shared_ptr<Allocator> allocator;
     MemoryClass memory_class = MemoryClass::other;
     void give_back() const { allocator->free(data, size_bytes, memory_class); }
@@ -489,7 +489,7 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     if (checker_->remove_memory(block.data, !on_stream_thread)) {
       std::memset(block.data, kFreedMemory, block.size_bytes);
       block.give_back();
-    } else {  // running work may still use the memory, so it is not freed, and the error is reported without a crash
+    } else {  // running work may still use the block: keeps it, so that this error is reported instead of crashing
       std::lock_guard lock(mutex_);
       quarantine_.push_back(block);
     }

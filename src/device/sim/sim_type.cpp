@@ -7,7 +7,8 @@
 namespace treadle {
 namespace {
 
-// Returns the options from the session's entries. Shares the checker of the session's other devices, so that events work across them.
+// Returns the options that the session's config entries set. Uses the checker of the session's other simulated devices, if it has any, so
+// that their events order work of this device.
 SimOptions options_of(const DeviceRequest& request) {
   SimOptions sim;
   auto given = [&](const char* key) -> const std::string* {
@@ -31,7 +32,7 @@ std::shared_ptr<Device> make(const DeviceRequest& request) {
   return SimDevice::shared(request.name.substr(colon + 1), options_of(request));
 }
 
-// Makes a device that replaces the host: its work is asynchronous, and every access is checked.
+// Makes a simulated device that stands for the host, with asynchronous work and checks of every access.
 std::shared_ptr<Device> make_host(const DeviceRequest& request) {
   SimOptions sim = options_of(request);
   sim.name = "cpu";

@@ -1,10 +1,10 @@
-// Registers the simulated accelerator as a device type. "sim" is a new device for the session; "sim:NAME" is the process's device of that
-// name.
+// Registers the simulated accelerator as a device type. The name "sim" stands for a new device for the session, "sim:NAME" for the
+// process's device of that name.
 #pragma once
 
 namespace treadle {
 
-/// Registers the type; only the first call has an effect.
+/// Registers the device type. Only the first call has an effect.
 void register_sim_type();
 
 }  // namespace treadle

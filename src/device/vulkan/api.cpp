@@ -57,7 +57,7 @@ const char* name_of(VkResult result) {
 }  // namespace
 
 const Instance& Instance::get() {
-  // If load() throws, the static stays unset, so the next call calls load() again, which throws the same error.
+  // If load() throws, this variable stays uninitialized. The next call then calls load() again, which throws the same error.
   static const std::pair<Instance, uint32_t> loaded = {load(), fork_generation()};
   if (loaded.second != fork_generation())
     throw Error(ErrorCode::not_implemented,

@@ -1,4 +1,4 @@
-// Vulkan's functions, found at run time: a machine may have no Vulkan, and a program that uses no GPU should not load it.
+// Vulkan's functions. They are loaded at run time, because a machine may lack Vulkan, and programs that use no GPU should not load it.
 #pragma once
 
 #define VK_NO_PROTOTYPES
@@ -65,24 +65,24 @@ namespace treadle::vulkan {
 
 #define TREADLE_VULKAN_POINTER(name) PFN_vk##name name = nullptr;
 
-/// The process's connection to the Vulkan loader. It is never closed, because drivers do not expect to be unloaded.
+/// The process's Vulkan instance. It is never destroyed, because drivers do not expect to be unloaded.
 struct Instance {
   VkInstance handle = VK_NULL_HANDLE;
   TREADLE_VULKAN_INSTANCE_FUNCTIONS(TREADLE_VULKAN_POINTER)
 
-  /// Loads libvulkan.so.1 at the first call. @throws Error(not_found) that names what is missing; every later call throws the same error.
+  /// Returns the instance. The first call loads libvulkan.so.1. @throws Error(not_found) that names what is missing, at every call
   static const Instance& get();
 };
 
-/// The functions of one device. Calls go directly to the driver, and not through the loader.
+/// The Vulkan functions for one device. Calls go directly to the driver instead of through the loader.
 struct DeviceFunctions {
   TREADLE_VULKAN_DEVICE_FUNCTIONS(TREADLE_VULKAN_POINTER)
 };
 
 #undef TREADLE_VULKAN_POINTER
 
-/// Does nothing if the result is VK_SUCCESS. @throws Error otherwise: resource_exhausted if memory is exhausted, io_error if the device is
-/// lost, internal for other results. The message reads "DEVICE failed to WHAT: VK_ERROR_..."
+/// Checks the result of a Vulkan function. @throws Error unless it is VK_SUCCESS: resource_exhausted if memory is exhausted, io_error if
+/// the device is lost, internal for other results. The message reads "DEVICE failed to WHAT: VK_ERROR_..."
 void check(VkResult result, std::string_view device, std::string_view what);
 
 }  // namespace treadle::vulkan

@@ -12,9 +12,9 @@
 namespace treadle::vulkan {
 namespace {
 
-constexpr uint32_t kGroupSize = 256;  // number of invocations in a work group of a shader
+constexpr uint32_t kGroupSize = 256;  // invocations per work group in Treadle's shaders
 
-/// The features that a device reports or is opened with, in the chain of structs by which Vulkan passes them.
+/// The chain of structs by which Vulkan reports the features of a device, and by which a device is opened with features.
 struct FeatureChain {
   VkPhysicalDeviceFeatures2 base{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
   VkPhysicalDeviceVulkan11Features v11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES};
@@ -38,7 +38,7 @@ std::vector<VkQueueFamilyProperties> families_of(VkPhysicalDevice device) {
 
 std::optional<uint32_t> compute_family(VkPhysicalDevice device) {
   const std::vector<VkQueueFamilyProperties> families = families_of(device);
-  // Prefers a queue family without graphics, because its queues often run beside the work of the desktop.
+  // Prefers a queue family without graphics, because such queues often run concurrently with graphics work of the desktop.
   for (const VkQueueFlags unwanted : {VkQueueFlags{VK_QUEUE_GRAPHICS_BIT}, VkQueueFlags{0}})
     for (uint32_t i = 0; i < families.size(); ++i)
       if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) && !(families[i].queueFlags & unwanted)) return i;
@@ -66,7 +66,7 @@ bool has_extension(VkPhysicalDevice device, const char* name) {
   return std::any_of(extensions.begin(), extensions.end(), [&](const auto& has) { return std::strcmp(has.extensionName, name) == 0; });
 }
 
-// Returns true if the driver can read the device's clock and the host's CLOCK_MONOTONIC at the same moment.
+// Returns true if the driver can read the device's clock and the host's CLOCK_MONOTONIC at the same time.
 bool compares_clocks(VkPhysicalDevice device) {
   if (!has_extension(device, VK_EXT_CALIBRATED_TIMESTAMPS_EXTENSION_NAME)) return false;
   const auto list = reinterpret_cast<PFN_vkGetPhysicalDeviceCalibrateableTimeDomainsEXT>(
@@ -220,7 +220,7 @@ void Connection::submit(const VkSubmitInfo& work) const {
 void Connection::wait_idle() const noexcept {
   if (!is_of_this_process()) return;
   std::lock_guard lock(queue_mutex_);
-  functions_.QueueWaitIdle(queue_);  // a lost device finishes no work, so nothing would end the wait
+  functions_.QueueWaitIdle(queue_);  // rather than waiting for a semaphore, which a lost device never signals
 }
 
 }  // namespace treadle::vulkan

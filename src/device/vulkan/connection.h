@@ -1,4 +1,4 @@
-// An open Vulkan device: its handle, queues and features.
+// Lists the Vulkan devices of the machine, and opens them.
 #pragma once
 
 #include <atomic>
@@ -13,32 +13,32 @@
 
 namespace treadle::vulkan {
 
-/// Features that shaders may use if the device has them. All devices have 32-bit integers and floats.
+/// Optional features of a device, which shaders may use only if it has them. All devices have 32-bit integers and floats.
 struct Features {
-  bool storage8 = false, storage16 = false;        ///< elements of 8 and 16 bits in memory
-  bool int64 = false, float64 = false;             ///< arithmetic in these types
-  uint32_t max_groups[3] = {65535, 65535, 65535};  ///< limit of the work groups of one dispatch, per dimension
-  uint32_t shared_bytes = 16384;                   ///< memory that the invocations of one group share
+  bool storage8 = false, storage16 = false;        ///< access to elements of 8 and 16 bits in memory
+  bool int64 = false, float64 = false;             ///< arithmetic in 64 bits
+  uint32_t max_groups[3] = {65535, 65535, 65535};  ///< most work groups of a dispatch, per dimension
+  uint32_t shared_bytes = 16384;                   ///< size of the memory that the invocations of a work group share
 };
 
-/// A device of the machine, before it is opened.
+/// A Vulkan device of the machine that has not been opened yet.
 struct PhysicalDevice {
   VkPhysicalDevice handle = VK_NULL_HANDLE;
-  std::string name;          ///< the driver's name for the device: "NVIDIA H200"
-  bool is_software = false;  ///< true if the implementation computes on the CPU
-  std::string lacks;         ///< names of the required features that the device lacks; empty if it can be used
+  std::string name;          ///< the driver's name for the device, such as "NVIDIA H200"
+  bool is_software = false;  ///< true: a software implementation, which computes on the CPU
+  std::string lacks;         ///< names of required features that the device lacks; empty: it can be used
   uint64_t memory_bytes = 0;
-  uint32_t vendor_id = 0, device_id = 0;  ///< the numbers of vendor and device in PCI
-  bool is_discrete = false;               ///< true if the device has separate memory
-  std::string identity;                   ///< identifies the device and its driver, for which pipelines are compiled
+  uint32_t vendor_id = 0, device_id = 0;  ///< PCI ids of vendor and device
+  bool is_discrete = false;               ///< true: the device has its own memory
+  std::string identity;                   ///< identifies device and driver, for files of compiled pipelines
 };
 
-/// Lists the machine's devices, hardware first, then software. @throws Error(not_found) if there is no Vulkan.
+/// Lists the machine's Vulkan devices: hardware first, then software implementations. @throws Error(not_found) if there is no Vulkan.
 std::vector<PhysicalDevice> physical_devices();
 
 class Connection {
  public:
-  /// @throws Error(not_found) if the device lacks what Treadle needs.
+  /// Opens the device. @throws Error(not_found) if the device lacks features that Treadle needs.
   explicit Connection(const PhysicalDevice& physical);
   ~Connection();
   Connection(const Connection&) = delete;
@@ -52,32 +52,32 @@ class Connection {
 
   /// Describes the clock from which the queue's time stamps come.
   struct TimeStampUnit {
-    uint32_t bits = 0;  ///< number of bits of a time stamp; 0 if the queue has no time stamps
+    uint32_t bits = 0;  ///< number of valid bits of a time stamp; 0: the queue has no time stamps
     double ns_per_tick = 1;
-    /// Reads the device's clock together with CLOCK_MONOTONIC; null if the driver cannot do that.
+    /// Function that reads the device's clock together with CLOCK_MONOTONIC; null if the driver does not have it.
     PFN_vkGetCalibratedTimestampsEXT get_calibrated = nullptr;
   };
   const TimeStampUnit& time_stamps() const { return time_stamps_; }
-  /// Returns the size of the device's whole memory in bytes.
+  /// Returns the size of the device's memory in bytes, free or not.
   uint64_t memory_bytes() const { return memory_bytes_; }
-  /// Returns how many bytes of the device's memory this process can use now, as the driver says by VK_EXT_memory_budget; memory_bytes() if
-  /// the driver does not say.
+  /// Returns how many more bytes of the device's memory this process can use, as VK_EXT_memory_budget reports; memory_bytes() if the driver
+  /// does not have this extension.
   uint64_t free_bytes() const;
   const std::string& identity() const { return identity_; }
-  /// Returns false in a child that was forked from the process that opened the device. The child must not call any function of the driver.
+  /// Returns false in a process that was forked after the device had been opened. Such a process must not call any function of the driver.
   bool is_of_this_process() const { return opened_in_ == fork_generation(); }
-  /// @throws Error(not_implemented) unless is_of_this_process()
+  /// Throws in a forked process. @throws Error(not_implemented) unless is_of_this_process()
   void check_process() const;
-  /// Returns true once a call has returned VK_ERROR_DEVICE_LOST.
+  /// Returns true after any call has returned VK_ERROR_DEVICE_LOST.
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
 
-  /// Returns the first memory type among `allowed` (a mask) that has the properties `wanted` and, if any type has them, the preferred ones.
+  /// Returns the first memory type of the mask `allowed` that has all properties in `wanted`, and also those in `preferred` if possible.
   /// @throws Error(not_found) if no type has the properties `wanted`
   uint32_t memory_type(uint32_t allowed, VkMemoryPropertyFlags wanted, VkMemoryPropertyFlags preferred = 0) const;
-  /// Submits work to the queue. Thread-safe: locks a mutex, because Vulkan lets only one thread at a time submit to a queue.
+  /// Submits work to the queue. Thread-safe: locks a mutex, because in Vulkan only one thread at a time may submit to a queue.
   void submit(const VkSubmitInfo& work) const;
-  /// Waits until the driver does not use the submitted work any more. When a semaphore is signalled, the work is done, but drivers' own
-  /// threads may still access the semaphore and the command buffers (Mesa before 24.1).
+  /// Waits until the driver no longer uses the submitted objects. Waiting for a semaphore is not enough: the work is then done, but threads
+  /// of the driver may still access the semaphore and the command buffers (Mesa before 24.1).
   void wait_idle() const noexcept;
   void check(VkResult result, const char* what) const {
     if (result == VK_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);

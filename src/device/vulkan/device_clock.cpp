@@ -11,15 +11,15 @@ namespace treadle::vulkan {
 namespace {
 
 constexpr int64_t kOldAfterNs = 500'000'000;
-constexpr double kDrift = 2e-5;  // limit for the difference of the rates of the two clocks
-// Number of comparisons, of which the shortest counts: it is the most exact one, because it was interrupted least.
+constexpr double kDrift = 2e-5;  // largest relative difference of the two clocks' rates
+// Number of clock comparisons per measurement. The shortest one counts, because it was interrupted least and so is the most exact.
 constexpr int kTries = 5;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// A command buffer that only writes a time stamp, and a semaphore that is signalled when it is done.
+/// A command buffer that only writes a time stamp, and a semaphore that is signaled when it is done.
 class MarkedSubmission {
  public:
   explicit MarkedSubmission(const Connection& connection) : connection_(connection), stamps_(connection) {
@@ -45,7 +45,7 @@ class MarkedSubmission {
   MarkedSubmission(const MarkedSubmission&) = delete;
   MarkedSubmission& operator=(const MarkedSubmission&) = delete;
 
-  /// Submits the buffer and waits until it is done. @return the time stamp
+  /// Submits the command buffer, and waits until it is done. @return the time stamp
   uint64_t run() {
     const VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
                                          nullptr};
@@ -65,7 +65,7 @@ class MarkedSubmission {
     const VkSemaphoreWaitInfo wait{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &done_, &signal};
     connection_.check(connection_->WaitSemaphores(connection_.handle(), &wait, UINT64_MAX), "stamp a time");
     stamps_.read();
-    connection_.wait_idle();  // then the buffer may be recorded again
+    connection_.wait_idle();  // afterwards the buffer may be recorded again
     if (!stamp.is_known()) throw Error(ErrorCode::internal, connection_.name() + " stamps no times although it says that it does");
     return stamp.ticks();
   }
@@ -94,13 +94,13 @@ int64_t DeviceClock::steady_ns(uint64_t ticks) {
   const int64_t age = now_ns() - last_.steady_ns;
   if (last_.error_ns == INT64_MAX || age > kOldAfterNs) {
     const Pair now = compare();
-    // Keeps the last comparison if it is still more exact than the new one, because a comparison on a busy device may be inexact.
+    // Keeps the old comparison if it is still more exact than the new one, which may be inexact if the device is busy.
     if (last_.error_ns == INT64_MAX ||
         static_cast<double>(now.error_ns) <= static_cast<double>(last_.error_ns) + kDrift * static_cast<double>(age))
       last_ = now;
   }
   const Connection::TimeStampUnit& unit = connection_.time_stamps();
-  const uint32_t unused = 64 - unit.bits;  // stamps with fewer bits wrap around to 0
+  const uint32_t unused = 64 - unit.bits;  // stamps may have fewer bits, and wrap around
   const int64_t since = static_cast<int64_t>((ticks - last_.ticks) << unused) >> unused;
   return last_.steady_ns + std::llround(static_cast<double>(since) * unit.ns_per_tick);
 }
@@ -115,7 +115,7 @@ DeviceClock::Pair DeviceClock::compare() const { return by_ == Comparison::calib
 DeviceClock::Pair DeviceClock::read_calibrated() const {
   const VkCalibratedTimestampInfoEXT clocks[] = {
       {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_DEVICE_EXT},
-      {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT},  // the clock that steady_clock reads
+      {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT},  // that of steady_clock
   };
   Pair best;
   for (int i = 0; i < kTries; ++i) {

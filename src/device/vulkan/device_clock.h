@@ -8,29 +8,29 @@
 
 namespace treadle::vulkan {
 
-/// Compares the clock of a device with the host's clock. Thread-safe. Reads the clocks for the first time when the first stamp is
-/// converted.
+/// Compares the clock of a device with the host's clock, and converts times. Thread-safe. The clocks are first compared when the first
+/// time stamp is converted.
 class DeviceClock {
  public:
   enum class Comparison : uint8_t {
-    calibrated,  ///< the driver reads both clocks at the same moment (VK_EXT_calibrated_timestamps)
-    marked,      ///< the host reads its clock before and after the device stamps an empty submission
+    calibrated,  ///< the driver reads both clocks at the same time (VK_EXT_calibrated_timestamps)
+    marked,      ///< the host reads its clock before and after the device writes a time stamp
   };
 
-  /// Uses the more exact of both ways that the device supports. @param connection  must outlive the clock
+  /// Compares by the more exact method that the device supports. @param connection  must outlive this object
   explicit DeviceClock(const Connection& connection);
   DeviceClock(const Connection& connection, Comparison by) : connection_(connection), by_(by) {}
 
   /// Returns false if the device has no time stamps.
   bool exists() const { return connection_.time_stamps().bits > 0; }
-  /// Converts a time stamp to a time of the host's steady clock, in ns. Compares the clocks again if the last comparison is old.
+  /// Converts a device's time stamp to a time of the host's steady clock, in ns. Compares the clocks again if the last comparison is old.
   /// @pre exists()
   int64_t steady_ns(uint64_t ticks);
-  /// Returns a bound of the last comparison's error: half of the time that it took.
+  /// Returns a bound of the error of the last comparison: half of the time that this comparison took.
   int64_t error_ns() const;
 
  private:
-  /// Readings of both clocks at the same moment.
+  /// Readings of both clocks at the same time, and a bound of the error.
   struct Pair {
     uint64_t ticks = 0;
     int64_t steady_ns = 0, error_ns = INT64_MAX;

@@ -1,4 +1,4 @@
-// Tells before which commands of a stream a barrier is needed.
+// Determines which commands of a stream need a barrier before them.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace treadle::vulkan {
 
-/// Stores which memory a stream's commands since its last barrier read and write. The next command needs a barrier before it if it reads
-/// memory that one of these commands writes, or writes memory that one of them reads or writes. Without a barrier, the device may execute
-/// it at the same time as these commands.
+/// Stores which memory is read and written by the commands since a stream's last barrier. Without a barrier, the device may execute the
+/// next command at the same time as these. So it needs a barrier if it reads memory that one of them writes, or writes memory that one of
+/// them reads or writes.
 class Hazards {
  public:
   bool needs_barrier(std::span<const MemoryUse> uses) const {
@@ -21,22 +21,22 @@ class Hazards {
              return std::any_of(uses_.begin(), uses_.end(), [&](const MemoryUse& earlier) { return conflict(use, earlier); });
            });
   }
-  /// Returns true if a command about which nothing is known needs a barrier.
+  /// Returns true if a barrier is needed before a command of which it is not known what memory it uses.
   bool has_any() const { return is_unknown_ || !uses_.empty(); }
   void add(std::span<const MemoryUse> uses) {
     for (const MemoryUse& use : uses)
       if (use.size_bytes > 0) uses_.push_back(use);
   }
-  /// Notes a command that may have accessed any memory.
+  /// Adds a command that may access any memory.
   void add_unknown() { is_unknown_ = true; }
-  /// Forgets all commands, because there is a barrier after them.
+  /// Removes all commands. Must be called when a barrier follows them.
   void clear() {
     uses_.clear();
     is_unknown_ = false;
   }
 
  private:
-  static constexpr size_t kMost = 128;  // if more uses than this are stored, a barrier costs less than looking for a conflict
+  static constexpr size_t kMost = 128;  // with more uses than this, a barrier costs less than searching for conflicts
 
   static bool conflict(const MemoryUse& a, const MemoryUse& b) {
     if (a.access == Access::read && b.access == Access::read) return false;

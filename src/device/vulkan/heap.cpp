@@ -14,7 +14,7 @@ namespace treadle::vulkan {
 namespace {
 
 constexpr size_t kLargestSlabBytes = size_t{32} << 20;
-constexpr size_t kSlabsInMemory = 64;  // a slab, a buffer for small blocks, is at most 1/64 of the device's memory
+constexpr size_t kSlabsInMemory = 64;  // a slab (a buffer that blocks share) is at most 1/64 of the memory
 
 size_t rounded(size_t size_bytes) { return (std::max<size_t>(size_bytes, 1) + Heap::kAlignment - 1) / Heap::kAlignment * Heap::kAlignment; }
 
@@ -123,7 +123,7 @@ uint64_t Heap::allocate(size_t size_bytes) {
     throw OutOfMemory(fmt::format("cannot allocate {} bytes on {}, which has {}; {}", size_bytes, connection_.name(),
                                   connection_.memory_bytes(), held()));
   const size_t needed = rounded(size_bytes);
-  const size_t shared_bytes = slab_bytes_ / 4;  // larger blocks have a buffer of their own
+  const size_t shared_bytes = slab_bytes_ / 4;  // larger blocks get their own buffers
   if (needed <= shared_bytes)
     for (auto& [address, slab] : slabs_)
       if (const uint64_t taken = take(slab, needed)) return taken;
@@ -144,7 +144,7 @@ uint64_t Heap::allocate(size_t size_bytes) {
 }
 
 void Heap::free(uint64_t address, size_t size_bytes) noexcept {
-  if (!connection_.is_of_this_process()) return;  // a thread that the fork has not copied may have held the mutex
+  if (!connection_.is_of_this_process()) return;  // in a forked child, the mutex may be locked forever
   std::lock_guard lock(mutex_);
   const auto at = std::prev(slabs_.upper_bound(address));
   Slab& slab = at->second;

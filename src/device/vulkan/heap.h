@@ -1,4 +1,4 @@
-// Allocates memory that the shaders of a Vulkan device access by its address.
+// Allocates memory for shaders of a Vulkan device, which access it by device addresses.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace treadle::vulkan {
 
-/// Memory with one VkBuffer over all of it.
+/// An allocation of Vulkan memory, with one VkBuffer that covers all of it.
 class Buffer {
  public:
   enum class For : uint8_t { device, upload, download, shared, host };
-  /// @param use  `device` is memory of the device. The others are memory that the host can access, too: `upload` and `download` for copies
-  ///   to and from the device, `shared` for a few bytes that shaders write and the host reads, and `host` for values that shaders use in
-  ///   the host's memory.
+  /// @param use  `device`: memory of the device. All others are memory that the host can access, too: `upload` and `download` for copies to
+  ///   and from the device, `shared` for a few bytes that shaders write and the host reads, and `host` for values in host memory that
+  ///   shaders access directly.
   /// @throws OutOfMemory
   Buffer(const Connection& connection, size_t size_bytes, For use);
   ~Buffer();
@@ -46,8 +46,8 @@ class Buffer {
   std::byte* mapped_ = nullptr;
 };
 
-/// Allocates blocks of memory that shaders can access. Small blocks share a buffer, because drivers support only a few thousand
-/// allocations. A buffer is freed when its last block is freed. Thread-safe.
+/// Allocates blocks of memory that shaders can access. Small blocks share buffers, because drivers support only a few thousand
+/// allocations. A buffer is freed together with its last block. Thread-safe.
 class Heap {
  public:
   static constexpr size_t kAlignment = 64;
@@ -56,41 +56,41 @@ class Heap {
   Heap(const Connection& connection, Buffer::For use);
   ~Heap();
 
-  /// @return the address of a block, at a multiple of kAlignment. @throws OutOfMemory
+  /// Allocates a block. @return its device address, a multiple of kAlignment. @throws OutOfMemory
   uint64_t allocate(size_t size_bytes);
   void free(uint64_t address, size_t size_bytes) noexcept;
 
-  /// The buffer that contains an address, and the address's offset in it.
+  /// The buffer that contains an address, and the offset of the address in this buffer.
   struct Place {
     VkBuffer buffer;
     VkDeviceSize offset;
     uint64_t buffer_id;
   };
-  /// Returns the place of `size_bytes` bytes from the address on, or nothing if no buffer contains all of them.
+  /// Returns the buffer that contains the `size_bytes` bytes at an address; nullopt if no buffer contains all of them.
   std::optional<Place> find(uint64_t address, size_t size_bytes) const;
-  /// Returns how many bytes are free, by the driver's report, the device's size and the unused ranges of buffers. A large block may need
-  /// more than the largest free range.
+  /// Returns how many bytes are free, including unused ranges of buffers. Considers what the driver reports and the size of the device's
+  /// memory. Allocating a block of this size may still fail, because free ranges may be too small.
   size_t room_bytes() const;
   /// Returns how many bytes are in use by blocks.
   size_t used_bytes() const;
-  /// Returns true if the address is in the buffer with this id (Place::buffer_id), which then has not been freed.
+  /// Returns true if the address is in the buffer with this id (Place::buffer_id) and this buffer has not been freed.
   bool is_in(uint64_t address, uint64_t buffer_id) const;
 
  private:
   struct Slab {
     std::unique_ptr<Buffer> buffer;
-    std::map<size_t, size_t> free;  ///< free ranges: their sizes in bytes by their offsets; adjacent ranges are merged
+    std::map<size_t, size_t> free;  ///< sizes of free ranges by offset, in bytes; adjacent ranges are merged
   };
   static uint64_t take(Slab& slab, size_t size_bytes);
-  std::string held() const;  ///< describes the memory in use, for errors
+  std::string held() const;  ///< describes the memory in use, for error messages
   size_t buffer_bytes() const;
   size_t unused_bytes() const;
 
   const Connection& connection_;
   const Buffer::For use_;
-  const size_t slab_bytes_;  // size of a buffer for small blocks
+  const size_t slab_bytes_;  // size of a buffer that small blocks share
   mutable std::mutex mutex_;
-  std::map<uint64_t, Slab> slabs_;  ///< the slabs by the address of their first byte
+  std::map<uint64_t, Slab> slabs_;  ///< by the address of the first byte
 };
 
 }  // namespace treadle::vulkan

@@ -30,7 +30,7 @@ uint64_t MovableMemory::allocate(size_t size_bytes) {
 }
 
 void MovableMemory::free(uint64_t address, size_t size_bytes) noexcept {
-  if (!connection_.is_of_this_process()) return;  // a thread that the fork has not copied may have held the mutex
+  if (!connection_.is_of_this_process()) return;  // in a forked child, the mutex may be locked forever
   std::lock_guard lock(mutex_);
   const auto first = parts_.lower_bound(address), last = parts_.lower_bound(address + std::max<size_t>(size_bytes, 1));
   for (auto at = first; at != last; ++at) release(at->second, /*device=*/true, /*host=*/true);
@@ -44,7 +44,7 @@ void MovableMemory::release(Part& part, bool device, bool host) noexcept {
 
 MovableMemory::Parts::iterator MovableMemory::containing(uint64_t address, size_t size_bytes) {
   const auto behind = parts_.upper_bound(address);
-  if (behind == parts_.begin() || size_bytes == 0) return parts_.end();  // a value without bytes may have the address of another part
+  if (behind == parts_.begin() || size_bytes == 0) return parts_.end();  // an empty value may have another part's address
   const auto at = std::prev(behind);
   const uint64_t offset = address - at->first;
   return offset < at->second.size_bytes && size_bytes <= at->second.size_bytes - offset ? at : parts_.end();

@@ -1,4 +1,4 @@
-// Memory whose contents move between the device's memory and the host's.
+// Memory whose contents can move between the device's memory and the host's memory.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,15 @@
 
 namespace treadle::vulkan {
 
-/// Gives out addresses without memory, and stores for each part of them in which memory its contents are. A part is a range of addresses
-/// that reserve(), reach() or keep_on_host() is called with; its contents move as a whole. Thread-safe.
+/// Allocates ranges of virtual addresses, and maps each part of them to the memory that contains its contents. A part is a range that was
+/// passed to reserve(), reach() or keep_on_host(); its contents move together. Thread-safe.
 ///
-/// Shaders need the addresses of buffers. Sparse buffers would let contents keep such an address when they move, but few drivers can bind
-/// them to the host's memory. So the executor asks before each step where the contents are now (Bus::reach).
+/// Shaders need addresses in buffers. With sparse buffers, such an address could stay the same when contents move, but few drivers can bind
+/// sparse buffers to host memory. So the executor asks for the current address before each step of the program (Bus::reach).
 class MovableMemory {
  public:
-  /// The first address. No device has memory from here to twice this number, as such addresses are not sign-extended from 48 or 57 bits.
+  /// The first virtual address. Addresses from here to twice this number cannot occur on devices, whose addresses have 48 or 57 bits and
+  /// are sign-extended.
   static constexpr uint64_t kFirst = uint64_t{1} << 60;
 
   MovableMemory(const Connection& connection, Heap& on_device, Heap& on_host)
@@ -27,47 +28,46 @@ class MovableMemory {
 
   /// @throws OutOfMemory
   uint64_t allocate(size_t size_bytes);
-  /// Frees the addresses and the memory of all contents.
+  /// Frees a range of virtual addresses, and the memory of all parts in it.
   void free(uint64_t address, size_t size_bytes) noexcept;
 
-  /// Allocates memory on the device for the part. @return false if there is too little
+  /// Allocates device memory for a part. @return false if the device has too little memory
   bool reserve(uint64_t address, size_t size_bytes);
   void unreserve(uint64_t address, size_t size_bytes) noexcept;
-  /// Reserves bytes on the device for memory that has no address here, such as packed weights. Only counts them. @return false if the
-  /// device has too few free bytes
+  /// Reserves device memory that has no virtual address, such as that of packed weights. Only counts the bytes. @return false if the device
+  /// has too little memory
   bool reserve(size_t size_bytes);
   void unreserve(size_t size_bytes) noexcept;
-  /// discard() frees the part's memory on the host, forget() its memory on the host and on the device. Both do nothing if there is no such
-  /// part.
+  /// discard() frees a part's memory on the host, forget() that on host and device. Both do nothing if there is no such part.
   void discard(uint64_t address, size_t size_bytes) noexcept;
   void forget(uint64_t address, size_t size_bytes) noexcept;
   /// See Bus::keep_on_host.
   void keep_on_host(uint64_t address, size_t size_bytes);
 
-  /// Returns the address at which shaders find the contents: in the device's memory if the part has memory there, otherwise in the host's
-  /// memory, which is allocated if the part has none. Returns addresses that allocate() has not given out unchanged. @throws OutOfMemory
+  /// Returns the current address of a part for shaders: in device memory if the part has any, otherwise in host memory, which is allocated
+  /// if necessary. Addresses that are not from allocate() are returned unchanged. @throws OutOfMemory
   uint64_t reach(uint64_t address, size_t size_bytes);
-  /// Returns the address at which shaders find these bytes, like reach(), but for any bytes within a part. Allocates nothing.
+  /// Like reach(), but for any range of bytes within a part, and without allocating memory.
   /// @throws Error(internal) if the part has no memory
   uint64_t find(uint64_t address, size_t size_bytes);
 
-  /// The copy that a move needs. If it needs none, all addresses are 0.
+  /// Describes the copy that the caller must perform for a move. If none is needed, all addresses are 0.
   struct Copy {
     uint64_t to = 0, from = 0;
     size_t size_bytes = 0;
     uint64_t free_on_host = 0;  ///< address of host memory to free when the copy is done; 0: none
   };
-  /// @pre reserve() has been called for the part
+  /// Moves a part to the device. @pre reserve() has been called for the part
   Copy move_to_device(uint64_t address, size_t size_bytes);
-  /// The part keeps its memory on the device until unreserve(). @param unchanged  true if a copy that the host has kept is valid, so that
-  /// nothing has to be copied
+  /// Moves a part to the host. The part keeps its device memory until unreserve(). @param unchanged  true: the copy that the host has kept
+  /// is valid, so nothing has to be copied
   /// @throws OutOfMemory
   Copy move_to_host(uint64_t address, size_t size_bytes, bool unchanged);
 
  private:
   struct Part {
     size_t size_bytes = 0;
-    uint64_t device = 0, host = 0;  // addresses of the part's memory on the device and on the host; 0: none
+    uint64_t device = 0, host = 0;  // addresses of the part's device and host memory; 0: it has none
     bool keeps_host = false;
   };
   using Parts = std::map<uint64_t, Part>;
@@ -80,9 +80,9 @@ class MovableMemory {
   const Connection& connection_;
   Heap &on_device_, &on_host_;
   std::mutex mutex_;
-  Parts parts_;  // the parts by their first address
+  Parts parts_;  // by virtual address
   uint64_t next_ = kFirst;
-  size_t counted_bytes_ = 0;  // bytes that reserve() has counted without an address
+  size_t counted_bytes_ = 0;  // bytes that are reserved without an address
 };
 
 }  // namespace treadle::vulkan

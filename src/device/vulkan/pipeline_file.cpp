@@ -14,7 +14,7 @@
 namespace treadle::vulkan {
 namespace {
 
-// The file contains the kind, a checksum of the rest, the size of the key, the key, and the driver's bytes.
+// The file contains this magic text, a checksum of all that follows, the size of the key, the key (the identity), and the driver's bytes.
 constexpr std::string_view kKind = "TRPIPE01";
 constexpr size_t kHeader = 16;
 

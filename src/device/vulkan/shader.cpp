@@ -12,8 +12,7 @@
 namespace treadle::vulkan {
 namespace {
 
-// Finds a feature that a shader declares (by OpCapability in its SPIR-V words) and the device lacks. @return null if the device has all of
-// them
+// Returns the name of a feature that a shader declares (by OpCapability in its SPIR-V words) but the device lacks; null if it lacks none.
 const char* find_lack(std::span<const uint32_t> words, const Features& has) {
   constexpr size_t kHeader = 5;
   constexpr uint32_t kOpCapability = 17, kFloat64 = 10, kInt64 = 11, kStorage16 = 4433, kStorage8 = 4448;
@@ -32,7 +31,7 @@ const char* find_lack(std::span<const uint32_t> words, const Features& has) {
 const Shader& Shader::of(std::span<const uint32_t> code, std::span<const uint32_t> constants, std::string_view name) {
   using Key = std::pair<std::vector<uint32_t>, std::vector<uint32_t>>;
   static std::mutex mutex;
-  // Never destroyed, because kernels and devices refer to its contents.
+  // The map is never destroyed, because kernels and devices refer to its shaders.
   static auto& known = *new std::map<Key, std::unique_ptr<const Shader>>();
   std::lock_guard lock(mutex);
   Key key{{code.begin(), code.end()}, {constants.begin(), constants.end()}};
@@ -93,7 +92,8 @@ void Pipelines::keep_in(const std::string& folder) {
   connection_.check(merged, "take pipelines from a file");
 }
 
-// Other threads may make pipelines meanwhile. If the driver then has more bytes than it said before, it reports this, and is asked again.
+// Returns the bytes of the driver's pipeline cache. Asks again if the cache has grown after the driver reported its size, since other
+// threads may make pipelines meanwhile.
 std::vector<std::byte> Pipelines::compiled() const {
   std::vector<std::byte> contents;
   VkResult result = VK_INCOMPLETE;

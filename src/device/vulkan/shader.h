@@ -1,4 +1,4 @@
-// Compute shaders and the pipelines that devices make of them.
+// Compute shaders, and the Vulkan pipelines that devices compile them to.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@
 
 namespace treadle::vulkan {
 
-/// Bytes that a dispatch can pass to its shader; all Vulkan devices support this many.
+/// How many bytes of push constants a dispatch can pass to its shader. All Vulkan devices support this many.
 inline constexpr size_t kMaxPushBytes = 128;
 
-/// The code of a shader, with the values of its specialization constants 0, 1, ... Equal shaders share one object, which lives as long as
-/// the process, so that kernels and devices can refer to them by address.
+/// The SPIR-V code of a shader, with the values of its specialization constants 0, 1, ... Equal shaders share one object. It exists as long
+/// as the process, so that kernels and devices can refer to it by address.
 class Shader {
  public:
   /// Returns the shader with this code and these constants. Thread-safe.
@@ -39,7 +39,7 @@ class Shader {
   const size_t index_;
 };
 
-/// The pipelines of one device, each made when it is first used. Thread-safe; several pipelines may be made at the same time.
+/// The pipelines of one device. Each is made when it is first used. Thread-safe: several pipelines may be made at the same time.
 class Pipelines {
  public:
   explicit Pipelines(const Connection& connection);
@@ -48,13 +48,14 @@ class Pipelines {
   Pipelines& operator=(const Pipelines&) = delete;
 
   VkPipelineLayout layout() const { return layout_; }
-  /// @throws Error(not_implemented) if the device lacks a feature that the shader uses; Error(internal) if the driver rejects the shader
+  /// Returns the pipeline of a shader. @throws Error(not_implemented) if the device lacks a feature that the shader uses; Error(internal)
+  /// if the driver rejects the shader
   VkPipeline get(const Shader& shader);
-  /// Reads the pipelines that the driver has compiled before from the device's file in this folder, and makes the folder if necessary.
-  /// Later, save() writes new ones there. @throws Error(io_error) if the folder cannot be made
+  /// Reads compiled pipelines of earlier processes from the device's file in this folder. From now on, save() also writes new pipelines to
+  /// this file. Makes the folder if necessary. @throws Error(io_error) if the folder cannot be made
   void keep_in(const std::string& folder);
-  /// Writes the files if there are pipelines that they do not contain. If that fails, nothing is written, and the next process must compile
-  /// them again.
+  /// Writes the files if there are pipelines that they do not contain. Errors are ignored; the next process then has to compile these
+  /// pipelines again.
   void save() noexcept;
 
  private:
@@ -69,8 +70,8 @@ class Pipelines {
   const Connection& connection_;
   VkPipelineLayout layout_ = VK_NULL_HANDLE;
   VkPipelineCache cache_ = VK_NULL_HANDLE;
-  std::mutex mutex_;           ///< guards the members below; pipelines are compiled without holding it
-  std::deque<Pipeline> made_;  ///< the pipelines by Shader::index()
+  std::mutex mutex_;           ///< guards the members below; not held while a pipeline is compiled
+  std::deque<Pipeline> made_;  ///< indexed by Shader::index()
   std::set<std::string> files_;
   std::atomic<size_t> num_made_ = 0, num_saved_ = 0;
 };

@@ -1,4 +1,4 @@
-// Memory through which bytes are copied between host and device.
+// Staging memory, through which bytes are copied between host and device.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace treadle::vulkan {
 
-inline constexpr size_t kStagingBytes = size_t{1} << 20;  // size of a buffer that several small copies share
+inline constexpr size_t kStagingBytes = size_t{1} << 20;  // size of a staging buffer, which several small copies share
 
-/// Memory that host and device can access, for copies between them. Thread-safe.
+/// A pool of staging buffers: memory that both host and device can access, for copies between them. Thread-safe.
 class StagingPool {
  public:
   struct Staging {

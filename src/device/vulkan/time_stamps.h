@@ -1,4 +1,4 @@
-// Measures the times at which a device reaches certain points of a command buffer.
+// Records the times at which a device reaches certain points of a command buffer.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace treadle::vulkan {
 
-/// The time stamps of one command buffer. Only one thread at a time may use an object.
+/// The time stamps of one command buffer. Only one thread at a time may use this object.
 class TimeStamps {
  public:
   static constexpr uint32_t kMost = 256;
@@ -27,12 +27,13 @@ class TimeStamps {
   TimeStamps(const TimeStamps&) = delete;
   TimeStamps& operator=(const TimeStamps&) = delete;
 
-  /// Begins with the first stamp again, for a buffer that is recorded anew. The stamps of the last submission can still be read.
+  /// Must be called when the command buffer is recorded anew: the next stamp is the first one again. Stamps of the last submission stay
+  /// readable.
   void reset(VkCommandBuffer commands);
   bool is_full() const { return used_ == kMost; }
-  /// Writes a time stamp when the device has done all commands recorded so far. @pre !is_full()
+  /// Records a command that writes a time stamp when the device has done all earlier commands. @pre !is_full()
   Stamp stamp(VkCommandBuffer commands);
-  /// Reads all stamps. @pre the submission is done
+  /// Reads all stamps from the device. @pre the submission is done
   void read();
 
  private:

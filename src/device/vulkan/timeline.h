@@ -1,4 +1,4 @@
-// Tracks how much of a stream's work is done, and defines the objects that a device's streams share.
+// Tracks how much of a stream's work is done. Also defines the objects that the streams of a device share.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 
 namespace treadle::vulkan {
 
-/// The objects that a device shares with its streams and its memory.
+/// The objects that a device, its streams and its memory share.
 struct Parts {
   explicit Parts(const PhysicalDevice& physical)
       : connection(physical),
@@ -29,7 +29,7 @@ struct Parts {
         movable(connection, heap, host_heap),
         pipelines(connection) {}
 
-  /// Returns the buffer that contains these bytes, and their offset in it. @throws Error(internal) if they are not in the device's heaps
+  /// Returns the buffer that contains these bytes, and their offset in it. @throws Error(internal) if no buffer of the device contains them
   Heap::Place place(const void* data, size_t size_bytes) {
     const uint64_t address = movable.find(reinterpret_cast<uint64_t>(data), size_bytes);
     for (const Heap* in : {&heap, &host_heap})
@@ -44,7 +44,7 @@ struct Parts {
   Pipelines pipelines;
 };
 
-/// The progress of a stream's work, and the host functions to call when work is done.
+/// The progress of a stream's work (a timeline semaphore), and host functions that must be called when certain work is done.
 class Timeline {
  public:
   explicit Timeline(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {
@@ -60,12 +60,12 @@ class Timeline {
 
   VkSemaphore semaphore() const { return semaphore_; }
 
-  /// Stores `work` until submission `value` is done. The first look(), wait() or finish_all() after that calls it.
+  /// Stores a host function. It is called by the first look(), wait() or finish_all() after submission number `value` is done.
   void when_done(uint64_t value, Stream::Work work) {
     std::lock_guard lock(mutex_);
     waiting_.emplace_back(value, std::move(work));
   }
-  /// Calls the functions that wait for submissions that are done, and returns how many submissions are done.
+  /// Returns how many submissions are done, and calls the host functions that have waited for these.
   uint64_t look() {
     connection().check_process();
     uint64_t done = 0;
@@ -73,14 +73,14 @@ class Timeline {
     finish(done);
     return done;
   }
-  /// Waits for all submissions up to `value`.
+  /// Waits until submission number `value` and all before it are done. Calls the host functions that have waited for these.
   void wait(uint64_t value) {
     connection().check_process();
     const VkSemaphoreWaitInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &semaphore_, &value};
     connection().check(connection()->WaitSemaphores(connection().handle(), &info, UINT64_MAX), "do its work");
     finish(value);
   }
-  /// Calls all waiting host functions. @pre there is no work for which they would have to wait
+  /// Calls all waiting host functions. @pre the work for which they wait is done
   void finish_all() { finish(UINT64_MAX); }
   /// Destroys the waiting host functions without calling them.
   void drop_all() {

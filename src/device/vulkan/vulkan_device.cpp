@@ -19,9 +19,9 @@
 namespace treadle::vulkan {
 namespace {
 
-constexpr size_t kCopyBytes = size_t{16} << 20;         // larger copies are divided into parts of this size
-constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // limit of the staging memory that a stream uses at the same time
-constexpr uint32_t kCommandsInBuffer = 64;              // a buffer with this many commands is submitted
+constexpr size_t kCopyBytes = size_t{16} << 20;         // size of the parts into which large copies are divided
+constexpr size_t kMaxInFlightBytes = size_t{64} << 20;  // most staging memory that a stream uses at a time
+constexpr uint32_t kCommandsInBuffer = 64;              // number of commands after which a buffer is submitted
 
 thread_local VulkanStream* current_stream = nullptr;
 
@@ -47,7 +47,7 @@ class VulkanEvent final : public Event {
 
  private:
   mutable std::mutex mutex_;
-  std::shared_ptr<Timeline> timeline_;  // null: the event has not been recorded
+  std::shared_ptr<Timeline> timeline_;  // null: the event has not been recorded yet
   uint64_t value_ = 0;
 };
 
@@ -69,21 +69,21 @@ class StreamOfCommands final : public VulkanStream {
     }
     try {
       synchronize();
-    } catch (...) {  // ignored: the caller has not asked for the error
+    } catch (...) {  // ignored: a destructor cannot report the error
     }
     connection().wait_idle();
-    timeline_->drop_all();  // drops the functions that are left if the device is lost
-    commands_.clear();      // destroys the time stamps of the buffers
+    timeline_->drop_all();  // functions are left if the device is lost
+    commands_.clear();      // destroys the buffers' time stamps
     connection()->DestroyCommandPool(connection().handle(), pool_, nullptr);
   }
 
   Device& device() const override { return *device_; }
   const Features& features() const override { return connection().features(); }
 
-  // Kernels record commands when they are called. `work` owns objects that the commands use, so it is kept until they are done.
+  // Calls `work` immediately: kernels record commands. `work` owns objects that these commands use, so it is kept until they are done.
   void enqueue(Work work, std::string_view) override {
     connection().check_process();
-    struct Current {  // restores the thread's stream and clears the uses, also if the work fails
+    struct Current {  // restores current_stream and clears uses_, even if `work` throws
       StreamOfCommands& stream;
       VulkanStream* const before = std::exchange(current_stream, &stream);
       ~Current() {
@@ -132,7 +132,7 @@ class StreamOfCommands final : public VulkanStream {
   }
   void declare_apart() override { are_apart_ = true; }
 
-  // Recorded commands may be submitted again before and after any other commands, so there are barriers around them.
+  // Adds barriers before and after recorded commands, because they may later be submitted again between any other commands.
   void begin_recorded() override {
     if (recording_) close_recording();
     hazards_.add_unknown();
@@ -157,7 +157,7 @@ class StreamOfCommands final : public VulkanStream {
       ready_.push_back(commands);
     }
     hazards_.add_unknown();
-    if (kept.buffers.size() > 1) submit();  // a single buffer waits and is submitted together with the work that follows
+    if (kept.buffers.size() > 1) submit();  // a single buffer is submitted together with the work that follows
     return true;
   }
 
@@ -168,15 +168,15 @@ class StreamOfCommands final : public VulkanStream {
     submit();
     own->set(timeline_, submitted_);
   }
-  // If the event is of another device, the host waits for it before recording anything further.
+  // If the event is of another device, the host itself waits for it now.
   void wait(const std::shared_ptr<Event>& event) override {
     cannot_serve_again();
     auto* own = dynamic_cast<VulkanEvent*>(event.get());
     if (!own) return event->synchronize();
     const auto [timeline, value] = own->recorded();
     if (!timeline || timeline == timeline_) return;
-    if (timeline->parts() != parts_) return timeline->wait(value);  // semaphores belong to one device, so the host waits
-    submit();                                                       // submits first, since work recorded so far need not wait
+    if (timeline->parts() != parts_) return timeline->wait(value);  // a semaphore works on one device only
+    submit();                                                       // work recorded so far need not wait
     waits_.emplace_back(timeline, value);
   }
   void synchronize() override {
@@ -192,7 +192,7 @@ class StreamOfCommands final : public VulkanStream {
     } catch (...) {  // the device is lost
       if (!failed) failed = std::current_exception();
     }
-    if (failed) {  // the recorded work will never be done, so the functions that wait for it are dropped
+    if (failed) {  // drops functions that wait for work which will never be done
       timeline_->drop_all();
       sites_.clear();
       std::rethrow_exception(failed);
@@ -207,7 +207,7 @@ class StreamOfCommands final : public VulkanStream {
     began_.reset();
   }
   void end_timed(Told told) override {
-    if (!began_) began_ = stamp();  // the timed work has recorded no command
+    if (!began_) began_ = stamp();  // if the timed work has recorded no command
     const TimeStamps::Stamp ended = stamp();
     timeline_->when_done(submitted_ + 1, [clock = &parts_->clock, began = *began_, ended, told = std::move(told)] {
       if (began.is_known() && ended.is_known()) told(clock->steady_ns(began.ticks()), clock->steady_ns(ended.ticks()));
@@ -227,14 +227,14 @@ class StreamOfCommands final : public VulkanStream {
 
  private:
   static constexpr uint64_t kNotSubmitted = UINT64_MAX;
-  static constexpr uint32_t kFirstKeptSite = 1U << 31;  // the least number of a fault site of recorded work
+  static constexpr uint32_t kFirstKeptSite = 1U << 31;  // smallest number of fault sites in recorded work
 
   struct Commands {
     VkCommandBuffer handle = VK_NULL_HANDLE;
-    uint64_t submission = 0;  // the last submission that contains the buffer
+    uint64_t submission = 0;  // number of the last submission that contains the buffer
     bool is_kept = false;
     std::unique_ptr<TimeStamps> stamps;
-    bool is_stamped = false;  // true if the buffer has a time stamp since its recording began
+    bool is_stamped = false;  // true: the current recording has a time stamp
   };
 
   struct KeptCommands final : RecordedWork {
@@ -253,7 +253,7 @@ class StreamOfCommands final : public VulkanStream {
 
     StreamOfCommands& stream;
     std::vector<Commands*> buffers;
-    std::vector<std::pair<uint64_t, uint64_t>> copied;  // addresses in copies, each with the id of its buffer
+    std::vector<std::pair<uint64_t, uint64_t>> copied;  // addresses that are copied, with ids of their buffers
     std::vector<uint32_t> sites;
     bool serves_again = true;
   };
@@ -264,7 +264,7 @@ class StreamOfCommands final : public VulkanStream {
     if (kept_) kept_->serves_again = false;
   }
 
-  // @pre all work is done
+  // Throws the error that a shader has written to the fault site, if any. @pre all work is done
   void throw_fault() {
     uint32_t number = 0;
     if (fault_) std::memcpy(&number, fault_->mapped(), sizeof(number));
@@ -277,11 +277,11 @@ class StreamOfCommands final : public VulkanStream {
     throw Error(ErrorCode::invalid_argument, sites.at(number - 1));
   }
 
-  // Returns the number of the submission that contains the last command or wait so far.
+  // Returns the number of the submission that contains, or will contain, the last command or wait so far.
   uint64_t current_submission() const { return recording_ || !ready_.empty() || !waits_.empty() ? submitted_ + 1 : submitted_; }
 
   void keep(Work work) {
-    // Adds an empty function, which owns the memory that the work uses until the work is done.
+    // Adds a function that does nothing. Until the work is done, it owns the memory that the work uses.
     timeline_->when_done(current_submission(), [kept = std::make_shared<Work>(std::move(work))] {});
   }
 
@@ -310,25 +310,25 @@ class StreamOfCommands final : public VulkanStream {
       if (!commands.stamps) commands.stamps = std::make_unique<TimeStamps>(connection());
       commands.stamps->reset(commands.handle);
       commands.is_stamped = true;
-      timeline_->when_done(submitted_ + 1, [&commands, submission = submitted_ + 1] {  // added before the functions that read the stamps
+      timeline_->when_done(submitted_ + 1, [&commands, submission = submitted_ + 1] {  // before functions that use the stamps
         if (commands.submission == submission) commands.stamps->read();
       });
     }
     return commands.stamps->stamp(commands.handle);
   }
 
-  // Begins to record, with the first time stamp if the command is timed. May submit earlier commands, so it comes before the command takes
-  // staging memory and adds functions for the next submission.
+  // Begins to record and, if the command is timed, writes the first time stamp. May submit earlier commands, so it must be called before a
+  // command takes staging memory or adds functions for the next submission.
   void stamp_begin() {
     recording();
     if (is_timed_ && !began_) began_ = stamp();
   }
 
-  // Begins a command, behind a barrier if it needs one. @param own  the memory that the command uses; ignored if the work has declared its
-  // uses
+  // Begins a command. Adds a barrier before it if necessary. @param own  the memory that the command uses; ignored if the kernel has
+  // declared its uses
   VkCommandBuffer begin_command(std::span<const MemoryUse> own = {}) {
     stamp_begin();
-    const bool has_barrier = is_timed_ || needs_barrier(own);  // commands that overlap cannot be timed separately
+    const bool has_barrier = is_timed_ || needs_barrier(own);  // overlapping commands cannot be timed
     if (has_barrier) {
       put_barrier();
       hazards_.clear();
@@ -352,7 +352,7 @@ class StreamOfCommands final : public VulkanStream {
     connection()->CmdPipelineBarrier(recording_->handle, kStages, kStages, 0, 1, &barrier, 0, nullptr, 0, nullptr);
   }
   void end_command() {
-    if (++num_commands_ >= kCommandsInBuffer && !is_timed_) submit();  // end_timed() submits timed work, behind its last time stamp
+    if (++num_commands_ >= kCommandsInBuffer && !is_timed_) submit();  // end_timed() submits timed work
   }
 
   Commands* free_commands() {
@@ -366,7 +366,7 @@ class StreamOfCommands final : public VulkanStream {
     return commands_.emplace_back(std::move(made)).get();
   }
 
-  // Ends the command buffer that is being recorded. The next submission contains it.
+  // Ends the recording of the current command buffer, and adds it to the next submission.
   void close_recording() {
     Commands* const recorded = std::exchange(recording_, nullptr);
     const VkMemoryBarrier to_host{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_SHADER_WRITE_BIT,
@@ -377,7 +377,7 @@ class StreamOfCommands final : public VulkanStream {
     ready_.push_back(recorded);
   }
 
-  // Submits the recorded work, after the events that the stream waits for. If that fails, the work and the waits are dropped.
+  // Submits the recorded work. It begins after the events for which the stream waits. If submitting fails, work and waits are dropped.
   void submit() {
     if (!recording_ && ready_.empty() && waits_.empty()) return;
     if (recording_) close_recording();
@@ -390,7 +390,7 @@ class StreamOfCommands final : public VulkanStream {
     for (const auto& [timeline, value] : waits) {
       semaphores.push_back(timeline->semaphore());
       values.push_back(value);
-      timeline_->when_done(submitted_ + 1, [timeline = timeline] {});  // keeps the semaphore until the submission that waits for it is done
+      timeline_->when_done(submitted_ + 1, [timeline = timeline] {});  // keeps the semaphore until the submission is done
     }
     const std::vector<VkPipelineStageFlags> stages(semaphores.size(), VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
     const uint64_t signal = submitted_ + 1;
@@ -414,7 +414,7 @@ class StreamOfCommands final : public VulkanStream {
     if (staging_.buffer) retire_staging();
   }
 
-  // Returns staging memory, which is in use until the submission being recorded is done.
+  // Returns staging memory. It stays in use until the submission that is being recorded is done.
   std::byte* stage(size_t size_bytes, Buffer::For use) {
     if (staging_.buffer && !staging_.fits(size_bytes, use)) retire_staging();
     if (!staging_.buffer) {
@@ -433,7 +433,7 @@ class StreamOfCommands final : public VulkanStream {
     timeline_->when_done(current_submission(), [pool = staging_pool_, used] { pool->give_back(std::move(*used)); });
   }
 
-  // @param uses  the device memory that the copy reads and writes
+  // Records a copy between buffers. @param uses  the device memory that the copy reads and writes
   void copy_buffer(VkBuffer to, VkDeviceSize to_offset, VkBuffer from, VkDeviceSize from_offset, size_t size_bytes,
                    std::span<const MemoryUse> uses) {
     const VkBufferCopy region{from_offset, to_offset, size_bytes};
@@ -441,7 +441,7 @@ class StreamOfCommands final : public VulkanStream {
     end_command();
   }
   Heap::Place place(const void* address, size_t size_bytes) const { return parts_->place(address, size_bytes); }
-  // Returns the address at which shaders find memory that may move. Kernels declare their uses with this address, so copies do, too.
+  // Returns the current address of memory that may move. Kernels declare their uses by such addresses, so copies must do this, too.
   const void* present(const void* data, size_t size_bytes) const {
     return reinterpret_cast<const void*>(parts_->movable.find(reinterpret_cast<uint64_t>(data), size_bytes));
   }
@@ -463,7 +463,7 @@ class StreamOfCommands final : public VulkanStream {
     const MemoryUse use{present(dst, size_bytes), size_bytes, Access::write};
     copy_buffer(to.buffer, to.offset, staging_.buffer->handle(), static_cast<VkDeviceSize>(staged - staging_.buffer->mapped()), size_bytes,
                 std::span(&use, 1));
-    if (uses_) hazards_.add_unknown();  // a kernel uploads constants, and does not declare that it uses them
+    if (uses_) hazards_.add_unknown();  // kernels do not declare the use of constants that they upload
   }
   void download(std::byte* dst, const std::byte* src, size_t size_bytes) {
     cannot_serve_again();
@@ -481,25 +481,25 @@ class StreamOfCommands final : public VulkanStream {
   const std::shared_ptr<Timeline> timeline_;
   VkCommandPool pool_ = VK_NULL_HANDLE;
   std::vector<std::unique_ptr<Commands>> commands_;
-  Commands* recording_ = nullptr;  // null: nothing has been recorded for the next submission
+  Commands* recording_ = nullptr;  // null: no command buffer is being recorded
   uint32_t num_commands_ = 0;
-  std::vector<Commands*> ready_;                // buffers that have been recorded, and not submitted yet
-  std::unique_ptr<KeptCommands> kept_;          // the work that is being recorded; null except between begin_recorded() and end_recorded()
-  std::optional<std::vector<MemoryUse>> uses_;  // the uses that declare_uses() was called with; absent: it was not called
-  bool has_begun_uses_ = false;                 // true if a command has been recorded since declare_uses()
-  bool are_apart_ = false;                      // true if the commands since declare_uses() do not depend on each other
+  std::vector<Commands*> ready_;                // recorded buffers that have not been submitted yet
+  std::unique_ptr<KeptCommands> kept_;          // not null between begin_recorded() and end_recorded()
+  std::optional<std::vector<MemoryUse>> uses_;  // uses declared by declare_uses(); nullopt: it was not called
+  bool has_begun_uses_ = false;                 // true: a command has been recorded since declare_uses()
+  bool are_apart_ = false;                      // true: commands since declare_uses() do not depend on each other
   Hazards hazards_;
   bool is_timed_ = false;                                              // true between begin_timed() and end_timed()
-  std::optional<TimeStamps::Stamp> began_;                             // time stamp before the first timed command, if there is one
-  uint64_t submitted_ = 0;                                             // submissions so far; the value of the timeline when all are done
-  std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // timelines and values that the next submission waits for
+  std::optional<TimeStamps::Stamp> began_;                             // time stamp before the first timed command
+  uint64_t submitted_ = 0;                                             // number of submissions so far
+  std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> waits_;  // for the next submission to wait for
   const std::shared_ptr<StagingPool> staging_pool_;
-  std::unique_ptr<Buffer> fault_;                  // word to which shaders write a site's number; created with the first site
-  std::vector<std::string> sites_;                 // error texts by number, from 1
-  std::map<uint32_t, std::string> kept_sites_;     // error texts of the sites of recorded work, by number
-  std::map<uint32_t, std::string> dropped_sites_;  // those of records that were destroyed, whose work may still be under way
+  std::unique_ptr<Buffer> fault_;                  // word to which shaders write the number of a fault site; null: no site yet
+  std::vector<std::string> sites_;                 // error texts of fault sites, by number - 1
+  std::map<uint32_t, std::string> kept_sites_;     // error texts of fault sites in recorded work, by number
+  std::map<uint32_t, std::string> dropped_sites_;  // as kept_sites_, for records that are destroyed but may still run
   uint32_t last_kept_site_ = 0;
-  StagingPool::Staging staging_;  // staging memory of the copies that are being recorded
+  StagingPool::Staging staging_;  // staging memory for copies that are being recorded
 };
 
 class OpenDevice final : public VulkanDevice, private Bus {
@@ -553,7 +553,7 @@ class OpenDevice final : public VulkanDevice, private Bus {
     if (copy.to != 0) stream.copy(as_pointer(copy.to), as_pointer(copy.from), copy.size_bytes, CopyKind::device_to_device);
     if (copy.free_on_host != 0)
       stream.enqueue_release([parts = parts_, copy] { parts->host_heap.free(copy.free_on_host, copy.size_bytes); });
-    if (!to_device) stream.synchronize();  // the device's memory, into which a prefetch may still copy, is freed next
+    if (!to_device) stream.synchronize();  // the caller will free the device memory, which work may still use
   }
 
   const std::shared_ptr<Parts> parts_;

@@ -1,4 +1,4 @@
-// GPUs through Vulkan: memory at device addresses, streams of command buffers, events on timeline semaphores.
+// GPUs by Vulkan: memory with device addresses, streams that submit command buffers, and events by timeline semaphores.
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@
 
 namespace treadle::vulkan {
 
-/// A device of Vulkan. Pointers to its memory are device addresses: kernels pass them in push constants, and the host must not dereference
-/// them.
+/// A Vulkan device. Pointers to its memory are device addresses: kernels pass them to shaders in push constants, and the host must not
+/// dereference them.
 class VulkanDevice : public Device {
  public:
-  /// Opens the device. @throws Error(not_found) if it lacks what Treadle needs
+  /// Opens the device. @throws Error(not_found) if it lacks features that Treadle needs
   static std::shared_ptr<VulkanDevice> open(const PhysicalDevice& physical, std::string name);
 
   virtual const Features& features() const = 0;
-  /// Returns true if the driver has given up the device: all work fails from then on, and the device may be opened anew.
+  /// Returns true if the driver has reported that the device is lost. From then on all work fails, and the device may be opened again.
   virtual bool is_lost() const = 0;
   /// See Pipelines::keep_in().
   virtual void keep_pipelines_in(const std::string& folder) = 0;
@@ -30,28 +30,28 @@ class VulkanDevice : public Device {
   explicit VulkanDevice(std::string name) : Device(std::move(name)) {}
 };
 
-/// Records work behind all earlier work of the stream. A dispatch sees everything that earlier work has written, unless the work has
-/// declared which memory it uses (declare_uses) or that its commands do not depend on each other (declare_apart).
+/// A stream that records commands in order. By default, each dispatch sees everything that earlier commands have written. A kernel can
+/// relax this by declaring which memory it uses (declare_uses), or that its commands do not depend on each other (declare_apart).
 class VulkanStream : public Stream {
  public:
-  /// Returns the stream that runs the calling thread's kernel, if the thread is inside Stream::enqueue(). Otherwise null.
+  /// Returns the stream in whose enqueue() the calling thread is, so that kernels can record commands; null outside of enqueue().
   static VulkanStream* current() noexcept;
 
-  /// @param push    the shader's push constants, at most kMaxPushBytes
-  /// @param groups  work groups per dimension; nothing is dispatched if one of them is 0
+  /// Records a dispatch. @param push  the shader's push constants, at most kMaxPushBytes
+  /// @param groups  number of work groups per dimension; if one of them is 0, nothing is dispatched
   virtual void dispatch(const Shader& shader, std::span<const std::byte> push, std::array<uint32_t, 3> groups) = 0;
-  /// A kernel calls this before its first dispatch or copy if none of its dispatches and copies depends on another one of them.
+  /// A kernel may call this before its first dispatch or copy. It declares that its dispatches and copies do not depend on each other.
   virtual void declare_apart() = 0;
   virtual const Features& features() const = 0;
 
-  /// A place to which a shader can write an error, such as an index outside of its axis: the shader writes `number` to the word at
+  /// Lets a shader report an error, such as an index that is out of range: the shader writes `number` to the 32-bit word at
   /// `address`.
   struct FaultSite {
     uint64_t address = 0;
     uint32_t number = 0;
   };
-  /// Returns a fault site for work up to the next synchronize(). If a shader writes there, synchronize() throws Error(invalid_argument)
-  /// with this text.
+  /// Makes a fault site for work up to the next synchronize(). If a shader reports it, synchronize() throws Error(invalid_argument) with
+  /// this text.
   virtual FaultSite fault_site(std::string text) = 0;
 };
 
