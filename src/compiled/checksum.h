@@ -1,4 +1,4 @@
-// A 64-bit checksum for files that this machine has written. It detects damage, not tampering.
+// A 64-bit checksum for files that Treadle writes. It detects damaged files, but does not protect against tampering.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace treadle::compiled {
 
-/// Runs four independent chains of multiplications over 64-bit words, so that memory bandwidth is the limit.
+/// Returns the checksum of the bytes. Runs four independent chains of multiplications over 64-bit words, so that memory limits its speed.
 inline uint64_t checksum(std::span<const std::byte> bytes) {
   constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ULL;
   auto mix = [](uint64_t sum, uint64_t word) {

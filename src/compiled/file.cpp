@@ -14,7 +14,7 @@
 namespace treadle::compiled {
 namespace {
 
-constexpr uint32_t kFormat = 7;  // increased with every change of the format or of the kernels' packing
+constexpr uint32_t kFormat = 7;  // must be increased when the format or the kernels' packing changes
 constexpr std::array<char, 8> kMagic = {'t', 'r', 'e', 'a', 'd', 'l', 'e', '\x01'};
 constexpr size_t kPage = 4096, kLargeBlock = 65'536;
 
@@ -22,7 +22,7 @@ struct Header {
   std::array<char, 8> magic;
   uint32_t format, header_bytes;
   uint64_t file_bytes, description_bytes, graph_bytes;
-  uint64_t description_checksum, reserved, checksum;  // checksum: of all preceding fields
+  uint64_t description_checksum, reserved, checksum;  // checksum: of all fields before it
 };
 static_assert(sizeof(Header) == 64);
 
@@ -43,7 +43,7 @@ std::string machine_identity() {
   add(f.avx2, "avx2"), add(f.avx512, "avx512"), add(f.avx512_vnni, "avx512_vnni"), add(f.avx512_bf16, "avx512_bf16");
   add(f.avx512_fp16, "avx512_fp16"), add(f.avx_vnni, "avx_vnni"), add(f.amx_bf16, "amx_bf16"), add(f.amx_int8, "amx_int8");
   add(f.neon, "neon");
-  // The width of packed panels identifies the vector width, because a build may lack instruction sets that the processor has.
+  // Identifies the vector width by the width of packed panels, because a build may not use all instruction sets of the processor.
   return fmt::format("treadle {}, format {}, vectors of {}, processor with{}", TREADLE_VERSION, kFormat,
                      kernels::packed_b_size<float>(1, 1), features.empty() ? " no extension" : features);
 }
@@ -51,7 +51,7 @@ std::string machine_identity() {
 bool is_compiled(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rbe");
   if (!file) return false;
-  std::setvbuf(file, nullptr, _IONBF, 0);  // unbuffered, as every load of a model makes this check and needs only a few bytes
+  std::setvbuf(file, nullptr, _IONBF, 0);  // unbuffered, since this check of every loaded model needs only a few bytes
   std::array<char, kMagic.size()> begin{};
   const bool whole = std::fread(begin.data(), 1, begin.size(), file) == begin.size();
   std::fclose(file);
@@ -67,7 +67,7 @@ size_t write(const std::string& path, const exec::Program& program, const std::s
   front.text(key);
   front.text({reinterpret_cast<const char*>(interface.data()), interface.size()});
   front.count(tensors.tensors().size());
-  // The blocks follow the description, whose size is computed first because it contains their offsets.
+  // Computes the size of the description first, because it contains the offsets of the blocks, which follow it.
   const size_t table_bytes = tensors.tensors().size() * 3 * sizeof(uint64_t);
   const size_t description_bytes = front.bytes().size() + table_bytes + graph.bytes().size();
   size_t at = sizeof(Header) + description_bytes;

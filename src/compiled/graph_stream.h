@@ -1,4 +1,4 @@
-// Serialises a graph: everything that lowering and runs need, and the weights that kernels have packed for its nodes.
+// Serializes a graph: everything that compiling and running it need, and the weights that kernels have packed for its nodes.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@ namespace treadle::compiled {
 
 using StoredStates = std::unordered_map<const Node*, exec::StoredState>;
 
-/// Collects the tensors of a graph while it is written, and numbers them. Tensors with the same memory are stored once.
+/// Collects and numbers the tensors of a graph that is being written. Tensors in the same memory are stored once.
 class TensorList {
  public:
-  /// Returns the tensor's number.
+  /// Adds a tensor, unless it has been added before. @return its number
   /// @throws Error(not_implemented) for a tensor of strings.
   uint64_t add(const Tensor& tensor);
-  /// Returns all tensors that were added, as contiguous ones.
+  /// Returns all tensors that were added, made contiguous.
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
  private:
@@ -29,20 +29,20 @@ class TensorList {
 };
 
 /// Writes the graph of a program, and the weights that its kernels have packed.
-/// @throws Error(not_implemented) naming what cannot be stored: custom operators, subgraphs of backends, constants that are not tensors.
+/// @throws Error(not_implemented) that names what cannot be stored: custom operators, subgraphs for backends, or non-tensor constants.
 void write_graph(Writer& out, const exec::Program& program, TensorList& tensors);
 
 struct LoadedGraph {
   std::unique_ptr<Graph> graph;
   StoredStates states;
-  /// Constants of which the file has only packed copies. They have the right type and shape, but zeros as elements, until lowering removes
-  /// them.
+  /// Constants of which the file contains only packed copies. They have the right type and shape, but all elements are zero. Compiling the
+  /// graph removes them.
   std::vector<std::pair<const Graph*, ValueId>> stand_ins;
 };
 
-/// Reads a graph, and infers all types again: the types in the file are not trusted.
+/// Reads a graph. Infers all types again, because the types in the file are not trusted.
 /// @param blocks  the tensors, in the order of TensorList.
-/// @throws Error(invalid_model) for bytes that write_graph did not write; errors of inference.
+/// @throws Error(invalid_model) for bytes that write_graph did not write; errors of type inference.
 LoadedGraph read_graph(Reader& in, std::span<const Tensor> blocks);
 
 }  // namespace treadle::compiled

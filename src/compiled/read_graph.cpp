@@ -15,9 +15,9 @@ namespace treadle::compiled {
 namespace {
 
 constexpr uint32_t kAbsent = UINT32_MAX;
-constexpr int kMaxDepth = 64;             // depth of nested bodies, and of nested types
-constexpr int kMaxDepthOfExtents = 1000;  // depth of nested expressions, which are processed recursively
-constexpr size_t kMostPacked = 8;         // highest ratio of a weight's bytes to the bytes of its packed form
+constexpr int kMaxDepth = 64;             // limit for the depth of nested bodies, and of nested types
+constexpr int kMaxDepthOfExtents = 1000;  // limit for nested expressions, which are processed recursively
+constexpr size_t kMostPacked = 8;         // a weight has at most this many times the bytes of its packed form
 constexpr DType kLastDType{kNumDTypes - 1};
 
 // Returns read-only zeros that use no physical memory until they are read.
@@ -27,14 +27,14 @@ std::shared_ptr<Storage> zero_pages(size_t size_bytes) {
   return Storage::borrow_read_only(data, size_bytes, [data, size_bytes] { ::munmap(data, size_bytes); });
 }
 
-// Rebuilds an expression with the functions that inference uses. If they simplify it to something else, the file is invalid, which the
-// caller checks. Sums are checked here, because inference makes them in many ways.
+// Rebuilds an expression for an extent by the functions that shape inference uses. If these simplify it to another expression, the file is
+// invalid, which the caller checks. Sums are checked here instead, because shape inference makes them in many ways.
 Dim again(SymbolTable& table, Expr expr) {
   const bool has_operands = !expr.a.is_const() || !expr.b.is_const();
   if (expr.kind == Expr::Kind::symbol) {
     if (expr.symbol.empty() || !expr.terms.empty() || !expr.b.is_const(0) || (!expr.data_dependent && !expr.a.is_const(0)))
       Reader::fail("a symbol is none");
-    // A symbol from the model is identified by its name. Symbols made by inference contain "#" and differ from all others.
+    // Symbols of the model with equal names are the same symbol. Symbols that shape inference has made contain "#" and are all different.
     const bool named = !expr.data_dependent && expr.symbol.find('#') == std::string::npos;
     return named ? table.symbol(expr.symbol) : Dim(table.intern(std::move(expr)));
   }
@@ -72,8 +72,8 @@ class GraphReader {
  public:
   GraphReader(Reader& in, std::span<const Tensor> blocks, LoadedGraph& loaded) : in_(in), blocks_(blocks), loaded_(loaded) {}
 
-  // Rebuilds all symbolic expressions in the order in which they were made, so that each gets its index again. Operands precede the
-  // expressions that use them.
+  // Reads all symbolic expressions, and rebuilds them in the order in which they were made, so that each gets the same index. Operands
+  // precede the expressions that use them.
   void symbols() {
     table_ = std::make_shared<SymbolTable>();
     const size_t count = in_.count(36);
@@ -140,8 +140,8 @@ class GraphReader {
     return made;
   }
 
-  /// For values whose type inference could not determine: sets the kind and element type from the file, and constant extents where
-  /// inference found ones that depend on data. Runs check such extents, like those that a model declares.
+  /// Completes the types of values from the file, where inference could not determine them: the kind, the element type, and constant
+  /// extents where inference only knows that they depend on data. Runs check such extents, like those that a model declares.
   /// @return true if any type was changed.
   bool apply_hints() {
     bool applied = false;
@@ -208,7 +208,7 @@ class GraphReader {
     return made;
   }
 
-  // Checks that a type has exactly the parts that its kind needs.
+  // Checks that a type has exactly those parts (shape, element type, key type) that its kind needs.
   static void check_parts(const Type& type) {
     const bool is_tensor = type.kind == Type::Kind::tensor || type.kind == Type::Kind::sparse_tensor, is_map = type.kind == Type::Kind::map;
     const bool is_nested = type.kind == Type::Kind::sequence || type.kind == Type::Kind::optional;
@@ -219,7 +219,7 @@ class GraphReader {
     if (type.shape && type.shape->size() > static_cast<size_t>(kMaxRank)) Reader::fail("a type has too many extents");
   }
 
-  // Declared extents must be numbers or symbols, because a run takes the symbols' values from its feeds.
+  // Checks that declared extents are numbers or symbols, but no expressions, because runs take the values of symbols from their inputs.
   static void check_declared(const Type& type) {
     if (type.element) check_declared(*type.element);
     if (!type.shape) return;
@@ -277,8 +277,8 @@ class GraphReader {
 
   Datum datum() { return in_.flag() ? Datum(tensor()) : Datum(); }
 
-  // A wrong type would lead to memory of the wrong size. Therefore only inputs of the model, which runs check against the feeds, and
-  // constants take their type from the file; other types must be confirmed by inference.
+  // Reads a value. A wrong type would lead to memory of the wrong size. So only constants and inputs of the model, which runs check, take
+  // their types from the file; types of other values are only used if type inference does not contradict them.
   ValueId value(Graph& graph, std::vector<ValueId>& let_go, int depth) {
     std::string name = in_.name();
     const auto kind = in_.pick(Value::Kind::constant);
@@ -325,7 +325,7 @@ class GraphReader {
     }
   }
 
-  // Reads a node's names, and checks that its operator may occur in compiled models.
+  // Reads the name and operator of a node, and checks that the operator may occur in compiled models.
   Node named_node() {
     Node made;
     made.name = in_.name();
@@ -381,7 +381,7 @@ class GraphReader {
     if (!state.parts.empty()) loaded_.states.emplace(&graph.node(id), std::move(state));
   }
 
-  // Captures must be the last inputs of a body.
+  // Reads a body (subgraph) of a node. Captures (values that a body reads from the graph around it) must be its last inputs.
   Body body(size_t num_captured, int depth) {
     Body made;
     made.attribute = in_.name();
@@ -412,8 +412,8 @@ class GraphReader {
     return made;
   }
 
-  // Handles a constant of which all readers have packed copies. Kernels need only its type and shape until lowering removes it. A faulty
-  // file could make a node read it nevertheless; it then reads zeros.
+  // Makes a stand-in for a constant of which all readers have packed copies. Until the graph is compiled, kernels need only its type and
+  // shape. If a faulty file makes a node read it nevertheless, the node reads zeros.
   void stand_in(Graph& graph, ValueId id) {
     Value& value = graph.value(id);
     if (value.type.kind != Type::Kind::tensor || !value.type.is_static() || value.type.dtype == DType::undefined ||
@@ -427,8 +427,8 @@ class GraphReader {
     for (const Use& use : value.uses)
       if (auto found = loaded_.states.find(&graph.node(use.node)); found != loaded_.states.end())
         for (const PackedPart& part : found->second.parts) packed_bytes += part.tensor.size_bytes();
-    // Kernels pack 32-bit weights to 8 bits or more, so a ratio above kMostPacked means that packed copies are missing. Several parts may
-    // share bytes, so their sum is limited to the size of the file.
+    // If the packed copies are much too small, some are missing, because packing makes weights at most kMostPacked times smaller. Several
+    // parts may share bytes, so their sum is limited to the size of the file.
     if (!blocks_.empty()) packed_bytes = std::min(packed_bytes, blocks_.front().storage()->size_bytes());
     if (needed / kMostPacked > packed_bytes) Reader::fail(fmt::format("the constant \"{}\" is not there", value.name));
     value.constant = Tensor(value.type.dtype, shape, zero_pages(needed));
@@ -438,7 +438,7 @@ class GraphReader {
   std::span<const Tensor> blocks_;
   LoadedGraph& loaded_;
   std::shared_ptr<SymbolTable> table_;
-  std::vector<int> depths_;  // depth of each expression in the table
+  std::vector<int> depths_;  // nesting depth of each expression in the table
   std::vector<Hint> hints_;
 };
 

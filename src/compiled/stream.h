@@ -1,4 +1,4 @@
-// Writes the description of a compiled model as bytes, and reads it with bounds checks.
+// Writes values as bytes, for the description of a compiled model, and reads them with bounds checks.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Every function throws Error(invalid_model) if the bytes are not what a Writer produces.
+/// Reads values from bytes. Every function throws Error(invalid_model) for bytes that a Writer would not produce.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -53,14 +53,14 @@ class Reader {
     if (value > 1) fail("a flag is neither 0 nor 1");
     return value != 0;
   }
-  /// Reads an enumerator in the range from 0 to `last`, all of which must exist.
+  /// Reads an enumerator from 0 to `last`. All numbers in this range must be enumerators.
   template <typename E>
   E pick(E last) {
     const auto value = get<std::underlying_type_t<E>>();
     if (value < 0 || value > static_cast<std::underlying_type_t<E>>(last)) fail("a number stands for nothing");
     return static_cast<E>(value);
   }
-  /// Reads a number of elements, each of which takes at least `least_bytes`. It is checked against the remaining bytes.
+  /// Reads the number of elements that follow. Throws if the remaining bytes cannot contain so many, with `least_bytes` or more for each.
   size_t count(size_t least_bytes = 1) {
     const auto value = get<uint64_t>();
     if (value > (bytes_.size() - at_) / least_bytes) fail("it counts more elements than it holds");

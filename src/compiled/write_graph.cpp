@@ -88,7 +88,8 @@ class GraphWriter {
   }
 
  private:
-  // Returns the values that are read or written, in the order of their ids. Captures are inputs of their body.
+  // Returns the values that inputs, outputs or nodes of the graph use, in the order of their ids. (Values captured by a body are its
+  // inputs.)
   static std::vector<ValueId> kept_values(const Graph& graph) {
     std::vector<ValueId> kept;
     auto keep = [&](const std::vector<ValueId>& ids) {
@@ -134,7 +135,7 @@ class GraphWriter {
     for (const std::string& element : dense.span<std::string>()) out_.text(element);
   }
 
-  // Writes a flag, then the tensor if it is 1. The flag is 0 for a constant of which only packed copies are stored.
+  // Writes a flag and, if it is 1, the tensor. The flag is 0 for a constant of which the file contains only packed copies.
   void datum(const Datum& written) {
     if (written.defined() && !written.is_tensor())
       throw Error(ErrorCode::not_implemented, fmt::format("a constant is {}, not a tensor", describe(written)));

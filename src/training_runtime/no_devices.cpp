@@ -1,4 +1,4 @@
-// Replaces the files about devices in a library that has only the host and no plugins: no session has devices.
+// Replaces the files for devices and plugins in a reduced library. Its sessions run on the host only.
 #include "device/sim/sim_type.h"
 #include "gpu/gpu_type.h"
 #include "session/device_rows.h"

@@ -1,4 +1,4 @@
-// Replaces the exporter in a library that has none.
+// Replaces the ONNX exporter in a reduced library without one: its functions throw.
 #include "onnx/export.h"
 #include "treadle/error.h"
 

@@ -1,4 +1,4 @@
-// Replaces the builders of training graphs in a library whose graphs come only from artifacts.
+// Replaces the functions that build training graphs in a reduced library, which reads such graphs only from training artifacts.
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "ops/training/gradient_operator.h"
@@ -9,7 +9,7 @@
 
 namespace treadle::ops {
 
-// The operator's inference needs gradient rules, which this build lacks, so it fails.
+// ONNX's Gradient operator. Its type inference needs gradient rules, which this reduced library lacks, so it fails.
 OpDef gradient_operator() {
   return {.name = "Gradient", .domain = "ai.onnx.preview.training", .since = {1}, .infer = [](InferContext&) {
             throw Error(ErrorCode::not_implemented, "Gradient: this is a build for training from artifacts, which has no gradients");

@@ -1,4 +1,4 @@
-// Replaces the optimiser in a library that has none: graphs run unchanged.
+// Replaces the graph optimizer in a reduced library without one. Its graphs run unchanged.
 #include "graph/infer.h"
 #include "passes/captured_constants.h"
 #include "passes/conv_choice.h"

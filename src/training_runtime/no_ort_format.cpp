@@ -1,4 +1,4 @@
-// ONNX Runtime's model format in a library that reads ONNX files only.
+// Replaces the reader for ONNX Runtime's model format (.ort) in a reduced library, which reads ONNX files only.
 #include "onnx/parse_context.h"
 
 namespace treadle::onnx {

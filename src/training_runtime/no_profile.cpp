@@ -1,4 +1,4 @@
-// Replaces profiles in a library that neither analyses nor writes them.
+// Replaces the functions that analyze and write profiles in a reduced library without them.
 #include "profile/analysis/analysis.h"
 #include "profile/analysis/profile_of.h"
 #include "profile/recording/stream_file.h"
