@@ -19,14 +19,14 @@ namespace {
 
 using Feeds = std::map<std::string, Datum>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kWorthWhile = 1.03;  // smaller speed-ups count as noise
+constexpr double kWorthWhile = 1.03;  // smaller speedups count as noise
 
 double at(const Tensor& tensor, int64_t i) {
   return tensor.dtype() == DType::float64 ? tensor.data<double>()[i] : double{tensor.data<float>()[i]};
 }
 
 double error_of(const Datum& result, const Datum& expected) {
-  if (!expected.is_tensor()) return 0;  // values other than tensors are not compared
+  if (!expected.is_tensor()) return 0;  // only tensors are compared
   const Tensor a = result.tensor().contiguous(), e = expected.tensor().contiguous();
   if (a.shape() != e.shape()) return kInfinity;
   if (e.dtype() == DType::string) {
@@ -47,7 +47,8 @@ double error_of(const Datum& result, const Datum& expected) {
   return difference == 0 ? 0 : difference / largest;
 }
 
-/// Returns the names of the nodes to which the pass assign-precision would give bfloat16, in order, if the option can refer to them.
+/// Returns, in execution order, the names of the nodes to which the pass assign-precision would give bfloat16. Omits nodes to whose names
+/// the option `precision` cannot refer.
 std::vector<std::string> nodes_of(const Model& model) {
   std::unique_ptr<Graph> graph = model.impl().import();
   onnx::upgrade(*graph);
@@ -56,7 +57,7 @@ std::vector<std::string> nodes_of(const Model& model) {
   for (NodeId id : graph->order()) {
     const Node& node = graph->node(id);
     if (ops::precision_of(node) != ops::name_of(ops::Precision::bfloat16)) continue;
-    // A node that a pass made has the name of its source.
+    // The option refers to a node that a pass made by the name of the node that it replaces.
     const std::string& name = node.sources.empty() ? node.name : node.sources.front();
     if (!name.empty() && name.find(';') == std::string::npos) names.push_back(name);
   }
@@ -88,7 +89,7 @@ class Trial {
     return tried_.emplace_back(TriedPrecision{precision, deviation, time(made)});
   }
 
-  /// Returns the fastest precision whose error is within the bound, if it is faster than float32; otherwise float32.
+  /// Returns the fastest of the tried precisions whose error is within the bound; float32 if none is faster.
   PrecisionChoice choice() const {
     const TriedPrecision *best = tried_.data(), *exact = best;
     for (const TriedPrecision& tried : tried_)
@@ -120,8 +121,8 @@ class Trial {
   std::vector<TriedPrecision> tried_;
 };
 
-/// Gives bfloat16 to as many groups of nodes as the bound allows, beginning with the groups whose separate error is smallest. Returns an
-/// empty text if no group is within the bound.
+/// Returns a precision option that gives bfloat16 to as many groups of nodes as the bound on the error allows. Begins with groups whose
+/// error, alone, is smallest. Returns an empty text if no group is within the bound.
 std::string mixture(const Trial& trial, const std::vector<std::string>& nodes, const ChoosePrecisionOptions& options) {
   const auto count = static_cast<int64_t>(nodes.size()), groups = std::clamp<int64_t>(options.max_groups, 1, std::max<int64_t>(1, count));
   auto precision_of = [&](std::span<const int64_t> chosen) {
@@ -135,12 +136,12 @@ std::string mixture(const Trial& trial, const std::vector<std::string>& nodes, c
   std::vector<double> alone;
   std::iota(order.begin(), order.end(), 0);
   for (int64_t group : order) alone.push_back(trial.error(precision_of({&group, 1})));
-  // Removes groups without any error: they have no bfloat16 kernels and compute in float32, so they could seem faster only by noise.
+  // Removes groups that cause no error. They have no bfloat16 kernels and compute in float32, so they could seem faster only by noise.
   std::erase_if(order, [&](int64_t group) { return alone[static_cast<size_t>(group)] == 0; });
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return alone[static_cast<size_t>(a)] < alone[static_cast<size_t>(b)]; });
-  // Bisects for the largest number of groups within the bound, which lies between `fits` and `exceeds`, because errors grow nearly
-  // monotonically.
+  // Finds the largest number of groups within the bound by bisection, since errors grow nearly monotonically. This number is at least
+  // `fits` and less than `exceeds`.
   int64_t fits = 0, exceeds = std::ssize(order);
   while (fits + 1 < exceeds) {
     const int64_t middle = (fits + exceeds) / 2;

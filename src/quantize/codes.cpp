@@ -12,7 +12,7 @@ namespace {
 
 float step_of(float largest, int limit) {
   const float step = largest / static_cast<float>(limit);
-  // A subnormal step has no finite reciprocal. All values are then practically zero, so 1 is as good as any other step.
+  // A subnormal step may have no finite reciprocal. All values are then practically zero, so the step 1 is as good as any other.
   return step >= std::numeric_limits<float>::min() ? step : 1.0F;
 }
 
@@ -34,8 +34,8 @@ struct Block {
   int zero = 0;
 };
 
-/// Returns the step and zero point of one block. With 4 bits, a smaller range that clips a few large values often has the smaller error, so
-/// several ranges are tried.
+/// Returns the step (scale) and zero point for one block of weights. With 4 bits, a smaller range that clips a few large values often has a
+/// smaller error, so several ranges are tried.
 Block block_of(const float* values, int64_t n, int bits, bool symmetric) {
   const int high = (1 << bits) - 1, middle = 1 << (bits - 1);
   float lowest = 0, highest = 0;
@@ -46,7 +46,7 @@ Block block_of(const float* values, int64_t n, int bits, bool symmetric) {
   for (float shrink : kShrinks) {
     Block block;
     if (symmetric) {
-      // The value of largest magnitude gets the code that is furthest from the middle (-8 of -8 .. 7), so the step has the opposite sign.
+      // The value with the largest magnitude gets the code with the largest magnitude (-8 of -8 .. 7), so the step has the opposite sign.
       const float extreme = -lowest > highest ? lowest : highest;
       block.zero = middle;
       block.step = step_of(std::fabs(extreme) * shrink, middle) * (extreme > 0 ? -1.0F : 1.0F);

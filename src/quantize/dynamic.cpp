@@ -1,4 +1,5 @@
-// Rewrites MatMul(x, W) as Cast(MatMulInteger(DynamicQuantizeLinear(x), W8)) * (x_scale * W_scale), the pattern that runtimes fuse.
+// Dynamic quantization: rewrites MatMul(x, W) as Cast(MatMulInteger(DynamicQuantizeLinear(x), W8)) * (x_scale * W_scale), a pattern that
+// runtimes fuse.
 #include <algorithm>
 
 #include "quantize/codes.h"
@@ -32,7 +33,7 @@ void quantize_dynamic(Plan& plan) {
   struct Activation {
     std::string codes, scale, zero;
   };
-  std::map<std::string, Activation> activations;  // codes of each value that a product reads; products that read the same value share them
+  std::map<std::string, Activation> activations;  // codes of the values that products read, by name; shared by several products
   std::vector<onnx::NodeDef> nodes = std::move(editor.model.graph.nodes), result;
   for (size_t i = 0; i < nodes.size(); ++i) {
     onnx::NodeDef& node = nodes[i];

@@ -7,7 +7,7 @@
 namespace treadle::quantization {
 namespace {
 
-/// Calls fn with every name that the graph or its bodies read. Bodies also read names of the graphs around them.
+/// Calls fn for every name that the graph or its subgraphs (bodies) read. Subgraphs also read names of the graphs around them.
 template <typename Fn>
 void visit_uses(const onnx::GraphDef& graph, Fn&& fn) {
   for (const onnx::NodeDef& node : graph.nodes) {
@@ -64,7 +64,7 @@ Editor::Editor(onnx::ModelDef& edited) : model(edited) {
   for (const onnx::ValueInfoDef& output : graph.outputs) outputs_.insert(output.name);
   for (const onnx::TensorDef& tensor : graph.initializers) {
     names_.insert(tensor.name);
-    // From IR version 4 on, an initializer that is also an input can be fed, so it is not constant.
+    // Since IR version 4, an initializer that is also a graph input can be fed, so it is not constant.
     if (tensor.value.defined() && (model.ir_version < 4 || !inputs.contains(tensor.name))) constants_.emplace(tensor.name, tensor.value);
   }
   names_.merge(inputs);
@@ -117,7 +117,7 @@ void Editor::remove_unused() {
     if (unused) gone.insert(tensor.name);
     return unused;
   });
-  // Before IR version 4, initializers are inputs as well.
+  // Before IR version 4, initializers are also graph inputs.
   std::erase_if(graph.inputs, [&](const onnx::ValueInfoDef& input) { return gone.contains(input.name); });
   std::unordered_set<std::string> made;
   for (const onnx::NodeDef& node : graph.nodes) made.insert(node.outputs.begin(), node.outputs.end());

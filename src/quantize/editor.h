@@ -1,4 +1,4 @@
-// Edits the protobuf-like structs of a model: constants, names and nodes.
+// Helps to edit a model in its ONNX form (onnx::ModelDef): finds constants and uses, and makes names and nodes.
 #pragma once
 
 #include <string>
@@ -21,17 +21,17 @@ class Editor {
  public:
   explicit Editor(onnx::ModelDef& model);
 
-  /// Returns the value of an initializer that cannot be fed, or of a Constant node; null for other names.
+  /// Returns the tensor of a constant: of an initializer that cannot be fed, or of a Constant node. Returns null for other names.
   const Tensor* constant(const std::string& name) const;
   bool is_output(const std::string& name) const { return outputs_.contains(name); }
-  /// Returns the number of uses by nodes, outputs of the graph and bodies.
+  /// Returns how many uses a value has: by nodes, by subgraphs, and as outputs of the graph.
   int64_t num_uses(const std::string& name) const;
-  /// Returns a name, made from `base`, that does not occur in the model.
+  /// Returns a name that does not occur in the model: `base`, with a suffix if necessary.
   std::string unique(const std::string& base);
   /// Adds an initializer.
-  /// @return its name, made from `base`.
+  /// @return its name, which is unique(base).
   std::string add(const std::string& base, Tensor value);
-  /// Removes initializers and Constant nodes whose values are not read, and declared types of values that no longer exist.
+  /// Removes initializers and Constant nodes that are not used, and declared types of values that no longer exist.
   void remove_unused();
   void require_opset(const std::string& domain, int64_t version);
   int64_t opset(std::string_view domain) const;

@@ -6,21 +6,21 @@
 namespace treadle::quantization {
 namespace {
 
-/// Returns the Kullback-Leibler divergence of two sets of counts, normalised to their sums.
+/// Returns the Kullback-Leibler divergence of two histograms, after dividing each by its sum.
 double divergence(const std::vector<double>& p, const std::vector<double>& q) {
   double p_sum = 0, q_sum = 0, result = 0;
   for (size_t i = 0; i < p.size(); ++i) p_sum += p[i], q_sum += q[i];
   if (p_sum == 0 || q_sum == 0) return std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < p.size(); ++i) {
     if (p[i] == 0) continue;
-    // The bound 1e-9 keeps the logarithm finite where q is empty.
+    // The bound 1e-9 keeps the logarithm finite where q is 0.
     result += p[i] / p_sum * std::log(p[i] / p_sum / std::max(q[i] / q_sum, 1e-9));
   }
   return result;
 }
 
-/// Quantises the first `bins` counts to `levels` codes of equal width, and spreads each code's count evenly over the code's bins that were
-/// not empty.
+/// Returns the first `bins` bins of a histogram as quantization to `levels` codes sees them: all bins of a code get the same count, except
+/// that bins which were empty stay empty.
 std::vector<double> through_codes(const std::vector<double>& counts, size_t bins, size_t levels) {
   std::vector<double> result(bins);
   for (size_t level = 0; level < levels; ++level) {
@@ -66,7 +66,7 @@ void Histogram::merge(const Histogram& other) {
   low_ = std::min(low_, other.low_), high_ = std::max(high_, other.high_), count_ += other.count_, zeros_ += other.zeros_;
   if (counts_.empty()) return;
   Histogram added = other;
-  if (limit_ == 0) limit_ = other.limit_;  // a histogram that contains only zeros fits any limit
+  if (limit_ == 0) limit_ = other.limit_;  // a histogram of zeros only fits any limit
   if (added.limit_ == 0) added.limit_ = limit_;
   while (limit_ < added.limit_) widen();
   while (added.limit_ < limit_) added.widen();
@@ -84,7 +84,7 @@ Range Histogram::percentile_range(double percentile) const {
   int64_t total = 0;
   for (int64_t count : counts_) total += count;
   const auto outside = static_cast<int64_t>(static_cast<double>(total) * (1 - percentile / 100));
-  // Removes tails from the end with the larger magnitude. So for values of one sign, nothing is removed at zero.
+  // Removes bins from that end of the range which has the larger magnitude. If all values have one sign, the end at zero stays.
   size_t begin = 0, end = counts_.size();
   int64_t left = outside;
   while (begin + 1 < end) {
@@ -100,9 +100,9 @@ Range Histogram::percentile_range(double percentile) const {
   return {edge(begin), edge(end)};
 }
 
-// TensorRT's entropy calibration: tries ranges that omit the tail, and chooses the one whose codes have the smallest KL divergence from the
-// histogram. Zeros do not count, because the zero point represents them exactly in every range. After a Relu there are so many zeros that
-// their bin would dominate the divergence.
+// TensorRT's entropy calibration: tries ranges that omit large values, and chooses the range for which quantization changes the histogram
+// least (KL divergence). Zeros do not count, because all ranges represent zero exactly. After a Relu there are so many zeros that their bin
+// would dominate the divergence.
 Range Histogram::entropy_range() const {
   std::vector<double> magnitudes(kBinsPerSide);
   for (size_t i = 0; i < magnitudes.size(); ++i)
@@ -110,9 +110,9 @@ Range Histogram::entropy_range() const {
   magnitudes[0] -= static_cast<double>(zeros_);
   size_t filled = magnitudes.size();
   while (filled > 1 && magnitudes[filled - 1] == 0) --filled;
-  // Values of one sign have all 256 codes for their magnitudes, others half of them.
+  // If all values have the same sign, all 256 codes are for magnitudes; otherwise half of them.
   const size_t levels = low_ >= 0 || high_ <= 0 ? 256 : 128;
-  // With few values most bins are empty, and the divergence is meaningless.
+  // With few values, most bins are empty and the divergence is meaningless. The range is then that of all values.
   constexpr int64_t kLeastPerCode = 32;
   if (count_ - zeros_ < kLeastPerCode * static_cast<int64_t>(levels)) return {low_, high_};
   constexpr size_t kCandidates = 100;
@@ -123,7 +123,7 @@ Range Histogram::entropy_range() const {
     if (bins > filled) break;
     std::vector<double> inside(magnitudes.begin(), magnitudes.begin() + static_cast<int64_t>(bins));
     const std::vector<double> coded = through_codes(inside, bins, levels);
-    for (size_t i = bins; i < filled; ++i) inside.back() += magnitudes[i];  // the values that the range omits get the last code
+    for (size_t i = bins; i < filled; ++i) inside.back() += magnitudes[i];  // values outside of the range get the last code
     if (const double d = divergence(inside, coded); d < least) least = d, best = bins;
   }
   const double limit = static_cast<double>(best) / kBinsPerSide * limit_;

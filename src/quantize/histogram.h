@@ -1,4 +1,4 @@
-// Determines the range of a value over calibration samples.
+// Determines the range of a value's elements over calibration samples.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ struct Range {
   double low = 0, high = 0;
 };
 
-/// Counts values in bins of equal width over [-limit, limit]. When a value exceeds the limit, the limit is doubled and neighbouring bins
-/// are merged. One pass over the samples therefore suffices, and none needs to be kept.
+/// Counts numbers in bins of equal width over [-limit, limit]. When a number exceeds the limit, the limit is doubled, and neighboring bins
+/// are merged. So one pass over the samples suffices, and samples need not be kept.
 class Histogram {
  public:
   static constexpr int kBinsPerSide = 4096;
 
   explicit Histogram(bool bins) : counts_(bins ? 2 * kBinsPerSide : 0) {}
 
-  /// Counts values. @return false, without counting them, if a value is not finite.
+  /// Counts numbers. @return false if one of them is not finite; then none is counted.
   bool add(const float* values, int64_t n);
   int64_t count() const { return count_; }
   Range range(CalibrationMethod method, double percentile) const;

@@ -38,10 +38,10 @@ void expect_extents(const MatmulBlocks& b, const Tensor& weights) {
                 fmt::format("N = {}, K = {}, block_size = {}, of a matrix of {} elements", b.N, b.K, b.block_size, most));
 }
 
-// Truncates to an integer and clamps it to 0 .. highest. NaN becomes 0.
+// Truncates a number to an integer, and clamps it to 0 .. highest. NaN becomes 0.
 int code_of(float value, int highest) { return value > 0 ? static_cast<int>(std::min(value, static_cast<float>(highest))) : 0; }
 
-/// The scale and zero point of one block of a column. Codes are computed with the stored scale, which may be rounded to float16.
+/// The scale and zero point of one block of a column. Codes are computed with the scale as it is stored, which may be rounded to float16.
 template <typename T>
 struct Scale {
   T stored{};
@@ -55,7 +55,7 @@ Scale<T> scale_of(float low, float high, int bits, bool symmetric) {
   Scale<T> result;
   float scale = 0;
   if (symmetric) {
-    // The value of largest magnitude gets code 0, which is furthest from the middle.
+    // The value with the largest magnitude gets code 0, the code that is furthest from the zero point.
     scale = (high > -low ? high : low) / static_cast<float>(-middle);
     result.zero = middle;
   } else {
@@ -68,8 +68,8 @@ Scale<T> scale_of(float low, float high, int bits, bool symmetric) {
   return result;
 }
 
-/// Visits the blocks of all columns: calls scaled(block, n, scale) for each block, and coded(k, n, scale, value) for each of its elements,
-/// row by row.
+/// Calls scaled(block, n, scale) for each block of each column n, and then coded(k, n, scale, value) for the elements of these blocks, row
+/// by row.
 template <typename T, typename Scaled, typename Coded>
 void each_block(const MatmulBlocks& b, const Tensor& weights, const Scaled& scaled, const Coded& coded) {
   const T* w = weights.data<T>();
@@ -93,7 +93,7 @@ void each_block(const MatmulBlocks& b, const Tensor& weights, const Scaled& scal
   }
 }
 
-/// Writes a code into bytes that have zeros there.
+/// Writes a code to position `index` in packed bytes, which must be zero at this position.
 void put(uint8_t* bytes, int64_t index, int bits, int code) {
   const int64_t bit = index * bits;
   bytes[bit / 8] = static_cast<uint8_t>(bytes[bit / 8] | code << (bit % 8));
@@ -117,7 +117,7 @@ void cut_nbits(const MatmulBlocks& b, const Tensor& weights, const Tensor& codes
         put(out + n * row_bytes, k, b.bits, code_of(std::round(value * scale.reciprocal + static_cast<float>(scale.zero)), highest));
       });
   if (b.symmetric) return;
-  // Unused positions after the last block get the middle code.
+  // Unused positions after the last block's zero point get the middle code.
   for (int64_t n = 0; n < b.N; ++n)
     for (int64_t block = blocks; block < zero_bytes * 8 / b.bits; ++block)
       put(row_zeros.data() + n * zero_bytes, block, b.bits, 1 << (b.bits - 1));
@@ -139,13 +139,13 @@ void cut_linear(const MatmulBlocks& b, const Tensor& weights, const Tensor& code
         if (zeros_out != nullptr) put(zeros_out, block * b.N + n, b.bits, scale.zero);
       },
       [&](int64_t k, int64_t n, const Scale<T>& scale, float value) {
-        // Rounds before the zero point is added, so negative ties round down. MatMulNBits's codes round them up.
+        // Rounds before adding the zero point, so that negative ties round down. (In cut_nbits() they round up.)
         const float code = std::round(value * scale.reciprocal) + static_cast<float>(scale.zero);
         put(out, k * b.N + n, b.bits, code_of(code, highest) ^ sign);
       });
 }
 
-// FP4 codes in ascending order of magnitude, and the midpoints between neighbouring magnitudes.
+// FP4 codes in ascending order of magnitude, and the midpoints between neighboring magnitudes.
 constexpr int kFp4Ascending[8] = {0, 1, 6, 7, 4, 5, 2, 3};
 constexpr float kFp4Bounds[7] = {0.00260417F, 0.0859375F, 0.20833333F, 0.29166667F, 0.4166667F, 0.583333F, 0.8333333F};
 

@@ -1,5 +1,5 @@
-// Quantises weights in blocks. ONNX Runtime's Python quantizers call compiled functions quantize_matmul_*; these functions return the same
-// codes, bit for bit, so that its quantization package works without its library.
+// Quantizes weights in blocks. These functions return the same codes, bit for bit, as the compiled functions quantize_matmul_* that ONNX
+// Runtime's Python quantizers call, so that its quantization package works without its library.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace treadle::quantization {
 
-/// Describes a matrix [K, N] that is divided into blocks along K.
+/// Describes how a matrix [K, N] is divided into blocks along K.
 struct MatmulBlocks {
   int64_t N = 0, K = 0, block_size = 0;
   int bits = 4;
-  bool symmetric = false;  ///< the zero point is always the middle code, and is not stored
+  bool symmetric = false;  ///< true: the zero point is the middle code, and is not stored
 
   int64_t num_blocks() const { return (K + block_size - 1) / block_size; }
 };
 
-/// Computes codes in MatMulNBits's layout.
+/// Quantizes a matrix for the operator MatMulNBits.
 /// @param weights  [K, N], float32 or float16
 /// @param codes    bytes [N, blocks, block_size * bits / 8]; positions beyond K are 0
 /// @param scales   [N, blocks] of the dtype of the weights
@@ -26,19 +26,19 @@ struct MatmulBlocks {
 void cut_for_matmul_nbits(const MatmulBlocks& blocks, const Tensor& weights, const Tensor& codes, const Tensor& scales,
                           const Tensor& zeros);
 
-/// Computes codes for DequantizeLinear: 2 or 4 bits, in the order of the matrix; signed if symmetric.
+/// Quantizes a matrix for the operator DequantizeLinear, to 2 or 4 bits. Codes are in the order of the matrix, and signed if symmetric.
 /// @param codes   bytes of K * N codes
 /// @param scales  [blocks, N]
 /// @param zeros   bytes of blocks * N codes
 /// @return true if the codes are signed.
-/// @throws as cut_for_matmul_nbits(), but any block size is allowed.
+/// @throws like cut_for_matmul_nbits(), but any block size is allowed.
 bool cut_for_dequantize_linear(const MatmulBlocks& blocks, const Tensor& weights, const Tensor& codes, const Tensor& scales,
                                const Tensor& zeros);
 
-/// Computes codes for MatMulBnb4: blocks of consecutive elements, each scaled by its largest magnitude.
+/// Quantizes a matrix for the operator MatMulBnb4. Each block of consecutive elements is scaled by its largest magnitude.
 /// @param codes    bytes of N * K codes; the first of two is in the upper half
 /// @param largest  the largest magnitude of each block, in the dtype of the weights
-/// @param normal   use NF4 codes instead of FP4
+/// @param normal   true: NF4 codes; false: FP4 codes
 void cut_for_matmul_bnb4(int64_t num_elements, int64_t block_size, bool normal, const Tensor& weights, const Tensor& codes,
                          const Tensor& largest);
 

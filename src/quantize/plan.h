@@ -1,4 +1,4 @@
-// The data that all quantisation modes share: the selected nodes, and the model being edited.
+// The data that all quantization modes share: the model that is being edited, and the nodes that are selected.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace treadle::quantization {
 
-/// A node with constant float weights that will be quantised.
+/// A node with constant float weights that is going to be quantized.
 struct Candidate {
   size_t node = 0;    // index in the graph
   size_t report = 0;  // index in the report
@@ -24,46 +24,46 @@ struct Plan {
   const QuantizeOptions& options;
   QuantizeReport& report;
   std::vector<Candidate> candidates;
-  /// For each index in the report: the name of the node's output in the float model, and of the value in the quantised model that should
-  /// agree with it.
+  /// For each index in the report, two names: of the node's output in the float model, and of the value in the quantized model that
+  /// corresponds to it.
   std::map<size_t, std::pair<std::string, std::string>> compared;
 };
 
-/// Adds every node that the mode can quantise to the report, and the selected ones among them to the plan.
+/// Adds every node that the mode can quantize to the report. Those nodes that the options select become candidates of the plan.
 void select_nodes(Plan& plan);
 
-/// Returns the weights of a MatMul or Gemm, multiplied by alpha: [K, N], or [N, K] if `outputs_first`.
+/// Returns the weights of a MatMul or Gemm, multiplied by Gemm's alpha, as [K, N] or, if `outputs_first`, as [N, K].
 Tensor product_weights(const Editor& editor, const onnx::NodeDef& node, bool outputs_first);
-/// Returns a key for a node's weights: nodes with equal keys have equal weights.
+/// Returns a key for a node's weights. Nodes with equal keys have equal weights, which are quantized once.
 std::string weights_key(const onnx::NodeDef& node);
-/// Returns the name for the product that replaces a node. If the node is a Gemm with a C, this is a new name, and add_gemm_bias() adds C
-/// afterwards.
+/// Returns the name of the product that replaces a node: the name of the node's output. For a Gemm with an operand C it is a new name,
+/// since add_gemm_bias() then adds C to the product.
 std::string product_name(Editor& editor, const onnx::NodeDef& node);
 void add_gemm_bias(Editor& editor, const onnx::NodeDef& node, const std::string& product, std::vector<onnx::NodeDef>& out);
 
 void quantize_dynamic(Plan& plan);
 void quantize_weights(Plan& plan);
 
-/// Static quantisation: first collects the values whose ranges are needed, then rewrites the graph with these ranges.
+/// Static quantization. The constructor determines the values whose ranges are needed; apply() then rewrites the graph with these ranges.
 class StaticPlan {
  public:
   explicit StaticPlan(Plan& plan);
   const std::vector<std::string>& values() const { return values_; }
-  /// Rewrites the graph. @param histograms  one for each of values(), in this order.
+  /// Rewrites the graph. @param histograms  one for each of values(), in the same order.
   void apply(std::vector<Histogram> histograms);
 
  private:
-  /// A value that is quantised.
+  /// A value that is quantized.
   struct Coded {
-    size_t parent = 0;        // values of one group share a scale; group_of() follows the parents to the group's first value
-    bool replaces = false;    // all readers use the dequantised value, so the float value is not needed
-    std::string dequantized;  // name of the value that readers use
+    size_t parent = 0;        // index in its group, whose values share a scale (union-find; see group_of())
+    bool replaces = false;    // the dequantized value gets the value's name, so that all readers use it
+    std::string dequantized;  // name of the dequantized value
     std::string scale, zero;
   };
   void take(const std::string& value);
   void follow_movers();
-  /// Returns the lower bound that a Relu or Clip gives the value, possibly through nodes that only move elements; -infinity if there is
-  /// none.
+  /// Returns the lower bound of the value's elements, if it comes from a Relu or Clip, possibly through nodes that only move elements;
+  /// otherwise -infinity.
   double least_of(const std::string& value) const;
   void mark_replaced();
   size_t group_of(size_t value) const;
@@ -75,18 +75,18 @@ class StaticPlan {
 
   Plan& plan_;
   std::vector<std::string> values_;
-  std::map<std::string, size_t> place_;  // index of each value in values_ and coded_
+  std::map<std::string, size_t> place_;  // index of each value in values_ and coded_, by name
   std::vector<Coded> coded_;
-  std::map<size_t, size_t> taken_;  // maps the index of a node to its index in the report
+  std::map<size_t, size_t> taken_;  // maps indices of quantized nodes to indices in the report
   std::map<std::string, size_t> producers_;
   std::map<std::string, std::vector<size_t>> readers_;
-  std::set<size_t> movers_, dropped_;  // movers_: nodes that move codes; dropped_: Relu and Clip nodes whose effect saturation has
+  std::set<size_t> movers_, dropped_;  // movers_: nodes that only move elements; dropped_: redundant Relu and Clip nodes
   struct StoredBytes {
     std::string dequantized;
     Tensor scales;
     double sqnr_db = 0;
   };
-  std::map<std::string, StoredBytes> weights_;  // codes of weights, by weights_key()
+  std::map<std::string, StoredBytes> weights_;  // quantized weights, by weights_key()
 };
 
 }  // namespace treadle::quantization

@@ -1,4 +1,4 @@
-// Entry point of quantisation: upgrades the model to the opset needed, selects nodes, quantises them, and compares the two models.
+// Entry point of quantization: upgrades the model to the necessary opset, selects nodes, quantizes them, and compares the two models.
 #include "treadle/quantize.h"
 
 #include <fmt/format.h>
@@ -45,11 +45,11 @@ int64_t opset_for(const QuantizeOptions& o) {
   return o.format == WeightFormat::qdq ? 21 : 1;
 }
 
-/// Returns the model to quantise: the file as it is, or simplified and upgraded to an opset that has the required operators.
+/// Returns the model to be quantized: unchanged, or simplified and upgraded to an opset that has the necessary operators.
 onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
   onnx::ModelDef base = model.impl().def;
-  // Old exporters list every weight as an input, so that it could be fed. Here such weights are treated as constants. Before IR version 4
-  // weights had to be listed.
+  // Old exporters list every weight as a graph input, too, so that it can be fed. Treats such weights as constants: removes these inputs,
+  // except before IR version 4, which requires them.
   if (base.ir_version >= 4) {
     std::set<std::string> initialized;
     for (const onnx::TensorDef& tensor : base.graph.initializers) initialized.insert(tensor.name);
@@ -60,7 +60,7 @@ onnx::ModelDef base_of(const Model& model, const QuantizeOptions& o) {
   std::unique_ptr<Graph> graph = onnx::import_graph(base);
   onnx::upgrade(*graph);
   if (simplify) {
-    // Skips passes that create operators which other runtimes lack.
+    // Skips optimizer passes that make operators which other runtimes lack.
     passes::optimize(
         *graph, {.skip = {"fuse-gelu", "fuse-normalization", "fuse-attention", "attention-layouts", "fuse-into-matmul", "fuse-elementwise"},
                  .keep_quantization = true,
@@ -110,7 +110,7 @@ std::vector<Histogram> calibrate(const Model& base, const std::vector<std::strin
   return histograms;
 }
 
-// Below this ratio the error exceeds a third of the signal, so the quantised model is considered broken.
+// If the signal-to-noise ratio is lower, the error exceeds about a third of the signal, and the quantized model counts as broken.
 constexpr double kPoorSqnrDb = 10;
 bool is_poor(double sqnr_db) { return sqnr_db < kPoorSqnrDb; }  // false for NaN, which is reported separately
 
@@ -129,7 +129,7 @@ struct Compared {
     for (int64_t i = 0; !other_extents && i < a.num_elements(); ++i) {
       const double x = a.data<float>()[i], y = b.data<float>()[i];
       if (!std::isfinite(x) && (x == y || (std::isnan(x) && std::isnan(y)))) continue;
-      if (!std::isfinite(x - y)) {  // an infinite error counts as infinite noise, whatever the signal
+      if (!std::isfinite(x - y)) {  // an infinite error is infinite noise
         largest_difference = noise.noise = std::numeric_limits<double>::infinity();
         continue;
       }

@@ -17,7 +17,7 @@ bool any_matches(const std::vector<std::string>& patterns, const std::string& na
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
-/// Returns true if all weights are finite. Copies each element, because weights in a file may be unaligned.
+/// Returns true if all weights are finite. Copies elements before reading them, because weights in a file may be unaligned.
 bool all_finite(const Tensor& tensor) {
   const Tensor weights = tensor.contiguous();
   for (int64_t i = 0; i < weights.num_elements(); ++i) {
@@ -28,7 +28,7 @@ bool all_finite(const Tensor& tensor) {
   return true;
 }
 
-/// Returns the reason why a node stays float; empty if it is quantised.
+/// Returns the reason why a node must stay float; empty if it can be quantized.
 std::string reason_against(const Plan& plan, const onnx::NodeDef& node, const std::string& name) {
   const QuantizeOptions& options = plan.options;
   if (!options.op_types.empty() && std::find(options.op_types.begin(), options.op_types.end(), node.op_type) == options.op_types.end())
@@ -42,7 +42,7 @@ std::string reason_against(const Plan& plan, const onnx::NodeDef& node, const st
   if (weights->dtype() != DType::float32) return fmt::format("its weights are {}", name_of(weights->dtype()));
   const int rank = weights->shape().rank();
   if (node.op_type == "Conv" ? rank < 3 : rank != 2) return fmt::format("its weights have rank {}", rank);
-  // Convolutions have no lower limit: a float convolution between quantised ones costs more in conversions than its weights save.
+  // There is no lower limit for convolutions: a small one that stays float between quantized ones costs more, because of conversions.
   const int64_t least = node.op_type == "Conv" ? 1 : std::max<int64_t>(1, options.min_weight_elements);
   if (weights->num_elements() < least) return fmt::format("its weights are {} numbers only", weights->num_elements());
   if (!all_finite(*weights)) return "its weights are not finite";

@@ -1,6 +1,6 @@
-// Inserts QuantizeLinear and DequantizeLinear around products and convolutions, and around nodes that only move their values:
-// Conv(x, W, b) -> Relu becomes Conv(DQ(Q(x)), DQ(W8), DQ(b32)) -> Q -> DQ. The smallest code stands for 0, so that saturation replaces the
-// Relu.
+// Static quantization: inserts QuantizeLinear (Q) and DequantizeLinear (DQ) around products and convolutions, and around nodes that only
+// move elements. Conv(x, W, b) -> Relu becomes Conv(DQ(Q(x)), DQ(W8), DQ(b32)) -> Q -> DQ. Here the smallest code stands for 0, so that
+// saturation replaces the Relu.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,10 +24,10 @@ bool is_mover(const onnx::NodeDef& node) {
   return op && op->quantization == Quantization::chooses && node.outputs.size() == 1;
 }
 
-/// Returns how many of a mover's operands it moves; the others are parameters.
+/// Returns how many operands of a node that moves elements are moved. All others are parameters, such as axes.
 size_t num_moved(const onnx::NodeDef& node) { return is_op(node, "Concat") ? node.inputs.size() : 1; }
 
-/// Returns the range of values that a Relu or Clip passes unchanged; nullopt for other nodes and for computed bounds.
+/// Returns the range of numbers that a Relu or Clip does not change; nullopt for other nodes, and if the bounds are not constant.
 std::optional<Range> bounds_of(const Editor& editor, const onnx::NodeDef& node) {
   if (!is_op(node, "Relu") && !is_op(node, "Clip")) return std::nullopt;
   const ScalarFunction& function = *find_function(node.op_type);
@@ -96,7 +96,8 @@ void StaticPlan::join(const std::string& a, const std::string& b) {
   coded_[std::max(first, second)].parent = std::min(first, second);
 }
 
-// Finds nodes between quantised ones that only move values. They can work on codes if their inputs and outputs share a scale.
+// Finds nodes between quantized ones that only move elements. Such nodes can move codes instead, if their inputs and outputs have the same
+// scale.
 void StaticPlan::follow_movers() {
   const std::vector<onnx::NodeDef>& nodes = plan_.editor.model.graph.nodes;
   std::set<std::string> wanted(values_.begin(), values_.end());
@@ -116,8 +117,8 @@ void StaticPlan::follow_movers() {
     for (size_t j = 0; j < num_moved(mover); ++j) {
       take(mover.inputs[j]);
     }
-    // Parts that come from a Relu and parts that do not keep separate scales. A common scale would include negative values, so the Relu
-    // could not be removed.
+    // If some inputs come from a Relu and others do not, each keeps its own scale. A common scale would include negative numbers, so that
+    // the Relu could not be removed.
     const bool alike = std::all_of(mover.inputs.begin(), mover.inputs.begin() + static_cast<int64_t>(num_moved(mover)),
                                    [&](const std::string& part) { return least_of(part) == least_of(mover.inputs[0]); });
     for (size_t j = 0; alike && j < num_moved(mover); ++j) join(mover.inputs[j], mover.outputs[0]);
@@ -144,7 +145,7 @@ bool StaticPlan::reads_codes(size_t reader, const std::string& value) const {
 void StaticPlan::mark_replaced() {
   for (size_t i = 0; i < values_.size(); ++i) {
     auto made = producers_.find(values_[i]);
-    if (made == producers_.end()) continue;  // an input of the graph must keep its name
+    if (made == producers_.end()) continue;  // graph inputs must keep their names
     const onnx::NodeDef& producer = node(made->second);
     const std::vector<size_t>& readers = readers_[values_[i]];
     const bool all_read_codes = !plan_.editor.is_output(values_[i]) && plan_.editor.num_uses(values_[i]) == int64_t(readers.size()) &&
@@ -170,7 +171,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     }
     coded_[i].scale = coded_[group].scale, coded_[i].zero = coded_[group].zero;
     coded_[i].dequantized = coded_[i].replaces ? values_[i] : editor.unique(values_[i] + "_dequantized");
-    // A Relu or Clip is redundant if the range of codes is within its bounds, because quantisation saturates.
+    // A Relu or Clip is redundant if the range of its output's codes is within its bounds, because quantizing saturates there.
     auto made = producers_.find(values_[i]);
     if (made == producers_.end()) continue;
     const auto bounds = bounds_of(editor, node(made->second));
@@ -193,7 +194,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     auto taken = taken_.find(i);
     if (taken != taken_.end()) add_weights(nodes[i], taken->second, result, inputs);
     std::vector<std::string> outputs = nodes[i].outputs;
-    std::vector<std::pair<std::string, std::string>> codes;  // (name of a value, name of its quantised form)
+    std::vector<std::pair<std::string, std::string>> codes;  // (name of a value, name of the float value from which its codes are made)
     for (std::string& output : outputs) {
       const auto& readers = readers_[output];
       if (readers.size() == 1 && dropped_.contains(readers[0])) {
@@ -207,7 +208,7 @@ void StaticPlan::apply(std::vector<Histogram> histograms) {
     onnx::NodeDef copy = make_node(nodes[i].op_type, std::move(inputs), std::move(outputs), nodes[i].name, nodes[i].domain);
     const bool is_gemm = taken != taken_.end() && nodes[i].op_type == "Gemm";
     const std::string made = copy.outputs.empty() ? std::string() : copy.outputs[0];
-    if (is_gemm) {  // written as a product and a sum, so that the bias stays exact and runtimes can fuse the product
+    if (is_gemm) {  // written as product and sum: the bias stays exact, and runtimes can fuse the product
       copy.op_type = "MatMul";
       const bool has_c = copy.inputs.size() > 2 && !copy.inputs[2].empty();
       const std::string c = has_c ? copy.inputs[2] : std::string();
@@ -248,7 +249,7 @@ void StaticPlan::add_weights(const onnx::NodeDef& node, size_t report, std::vect
   plan_.report.nodes[report].weight_sqnr_db = stored.sqnr_db;
   inputs[1] = stored.dequantized;
   if (!is_conv || inputs.size() < 3) return;
-  // Quantises the bias to int32 in units of x_scale * W_scale. If the result does not fit into int32, the bias stays float.
+  // Quantizes the bias to int32 with the scale x_scale * W_scale. If a result does not fit into int32, the bias stays float.
   const Tensor* bias = editor.constant(node.inputs[2]);
   if (!bias || bias->dtype() != DType::float32) return;
   if (stored.scales.num_elements() != 1 && bias->num_elements() != stored.scales.num_elements()) return;

@@ -1,5 +1,5 @@
-// Rewrites MatMul(x, W) as MatMulNBits(x, codes), or as MatMul(x, DequantizeLinear(codes)) with a scale for each block of the inner
-// dimension.
+// Weight-only quantization: rewrites MatMul(x, W) as MatMulNBits(x, codes), or as MatMul(x, DequantizeLinear(codes)). Each block along the
+// inner dimension has a scale.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace treadle::quantization {
 namespace {
 
 struct StoredBlocks {
-  std::string codes, scales, zeros;  // zeros is empty if the zero point is always the middle code
+  std::string codes, scales, zeros;  // names of initializers; zeros: empty if the zero point is the middle code
   int64_t K = 0, N = 0;
   double sqnr_db = 0;
 };
@@ -25,11 +25,11 @@ Tensor transposed(const std::vector<T>& values, int64_t rows, int64_t columns) {
   return result;
 }
 
-/// Returns the codes as DequantizeLinear expects them, [K, N] or [blocks, N]: signed if symmetric, otherwise unsigned.
+/// Transposes codes or zero points to the form that DequantizeLinear expects, [K, N] or [blocks, N]. They become signed if symmetric.
 Tensor onnx_codes(const std::vector<uint8_t>& codes, int64_t rows, int64_t columns, int bits, bool symmetric) {
   const Tensor bytes = transposed(codes, rows, columns);
   uint8_t* values = bytes.data<uint8_t>();
-  // Flipping the top bit converts unsigned codes to signed ones: 8 .. 15 become 0 .. 7, and 0 .. 7 become -8 .. -1.
+  // Flips the top bits, which converts unsigned codes to signed ones: with 4 bits, 8 .. 15 become 0 .. 7, and 0 .. 7 become -8 .. -1.
   if (symmetric)
     for (int64_t i = 0; i < bytes.num_elements(); ++i) values[i] ^= static_cast<uint8_t>(1U << (bits - 1));
   if (bits == 8) return Tensor(symmetric ? DType::int8 : DType::uint8, bytes.shape(), bytes.storage());
