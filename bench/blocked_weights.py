@@ -51,7 +51,7 @@ def decoder(layers, width, hidden, vocabulary):
     for i in range(layers):
         n = norm(x, f"norm{i}a")
         q, k, v = (op("MatMul", [n, weight(f"w{i}{c}", width, width)], f"{c}{i}") for c in "qkv")
-        mixed = op("Mul", [op("Add", [q, k], f"qk{i}"), v], f"mixed{i}")  # stands for attention over a short cache
+        mixed = op("Mul", [op("Add", [q, k], f"qk{i}"), v], f"mixed{i}")  # takes the place of attention over a short cache
         x = op("Add", [x, op("MatMul", [mixed, weight(f"w{i}o", width, width)], f"o{i}")], f"r{i}")
         n = norm(x, f"norm{i}b")
         gate = op("MatMul", [n, weight(f"w{i}g", width, hidden)], f"g{i}")

@@ -25,7 +25,7 @@ def model(kind):
         for step in range(20 if kind == "elementwise" else 4):
             out = f"b{branch}_{step}"
             if kind == "elementwise":
-                # The branches differ, so that no optimiser merges them.
+                # The branches contain different operators, so that no optimizer merges the branches.
                 nodes.append(helper.make_node(("Sin", "Tanh", "Exp", "Sigmoid")[(branch + step) % 4], [value], [out]))
                 if step % 4 == 3:
                     nodes.append(helper.make_node("Sigmoid", [out], [out + "s"]))

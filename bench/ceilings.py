@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Speed that the ceiling grants each kind of layer, relative to the machine's peak.
+# For each kind of layer: the highest rate that the ceiling assumes, relative to the machine's peak (Winograd needs fewer products).
 RATES = {"gemm": 0.97, "rnn": 0.97, "depthwise": 0.92, "winograd": 2.6}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -84,7 +84,7 @@ def read_with_shapes(path: Path, feeds: dict):
         if tensor.name not in stated:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         graph.initializer.remove(tensor)
-    # The exporter has stored shapes that may differ from those of the feeds.
+    # The exporter has stored shapes of inner values, which may differ from the shapes that follow from the feeds.
     del graph.value_info[:]
     for value in graph.output:
         if value.type.HasField("tensor_type"):
@@ -140,8 +140,8 @@ def describe(name: str, op: str, attributes: dict, operands: list[list[int]], y:
     return Layer(name, op, "gemm", count_product(x, weights, y), f"MatMul {f'{batch} x ' if batch > 1 else ''}{rows}x{x[-1]}x{y[-1] if y else 1}")
 
 
-# Source of the loop: sixteen chains of multiply-adds in registers, enough for two units with a latency of four. None of them accesses
-# memory.
+# C source of the loops. The loop chains() computes sixteen independent chains of multiply-adds in registers, without memory accesses:
+# two units with a latency of four cycles need at least eight chains. The loop read_all() reads memory.
 PEAK_SOURCE = """
 #if defined(__AVX512F__)
 #define BYTES 64
@@ -213,7 +213,7 @@ def on_threads(threads: int, work: Callable[[int], object]) -> Callable[[], None
     return run
 
 
-# Number of steps: with so many, a run takes milliseconds, far longer than starting its threads.
+# Number of steps of a run, which then takes milliseconds: starting the run's threads takes far less time.
 PEAK_STEPS = 1_000_000
 READ_BYTES = 1 << 26
 

@@ -1,4 +1,4 @@
-// A model that is a chain of elementwise nodes on vectors of 8 floats.
+// Makes a model that consists of a chain of elementwise nodes, which compute vectors of 8 floats.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace treadle::bench {
 
-/// @param dynamic  true: the extent of the values is a symbol, "n"
-/// @param yields  true: every second node is a Yield
+/// @param dynamic  true: the extent of the values is the symbol "n" instead of 8
+/// @param yields  true: every second node is a Yield node, at which a partial run stops
 inline Model chain(int num_nodes, bool dynamic, bool yields = false) {
   onnx::ModelDef model;
   model.ir_version = 10;

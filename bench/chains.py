@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ceilings import compile_shared
 
-# Rows of (operator, second operand, the same operation in C). The operators are cheap and have two inputs, and algebra cannot remove them.
+# Each row: (operator, second operand, the same operation in C). The operators are cheap and binary, and no algebraic rule removes them.
 EIGHT = [
     ("Mul", 1.5, "t = t * 1.5f;"),
     ("Add", "y", "t = t + y[i];"),

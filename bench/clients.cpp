@@ -1,10 +1,10 @@
-// Clients that each have a run under way at all times, on sessions of Treadle and of ONNX Runtime in turn. bench/clients.py writes the
-// feeds, calls this program for every model, and prints the table.
+// Measures clients, each of which starts its next run as soon as a run ends, on sessions of Treadle and of ONNX Runtime in turn. The script
+// bench/clients.py writes the feeds, calls this program for every model, and prints the table.
 //
 //     bench_clients MODEL FEEDS LIBONNXRUNTIME CLIENTS SECONDS ROUNDS [SESSIONS]
 //
-// Prints a line per engine and round: engine, runs per second, p50 and p99 in ms, page faults per run. With more than one session, clients
-// are distributed over them, and ONNX Runtime uses only its global pool.
+// The program prints a line per engine and round: engine, runs per second, p50 and p99 of a run's time in ms, page faults per run. If there
+// are several sessions, the program distributes the clients over them, and ONNX Runtime uses only its global thread pool.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -40,8 +40,8 @@ std::string read_text(std::istream& in) {
   return text;
 }
 
-// Reads a file of feeds: their number (uint64), and for each one its name, int64 dtype, int64 rank, int64 extents, and elements or texts. A
-// text is stored as its length (uint64) and its bytes.
+// Reads a file of feeds. The file contains the number of feeds (uint64), and for each feed: its name, its dtype (int64), its rank (int64),
+// its extents (int64), and its elements or texts. Names and texts are stored as a length (uint64) and the bytes.
 Feeds read_feeds(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   Feeds feeds;

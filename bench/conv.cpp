@@ -1,11 +1,12 @@
-// Convolutions with channels last, each by every method that supports it: microseconds and GFLOP/s of one thread, with weights in the
-// caches and with weights from memory, as in a model whose weights exceed the caches. The estimates of nhwc_method rest on these numbers.
+// Measures convolutions with channels last, each by every method that supports it. Prints microseconds and GFLOP/s of one thread, once with
+// the weights in the caches and once with the weights in memory, as in a model whose weights exceed the caches. The time estimates of
+// nhwc_method() were fitted to these numbers.
 //
 //     bench_conv [C M size kernel stride [group]]
 //     bench_conv --calibrate FILE
 //
-// The second form fits the rates of the estimates (kernels::ConvRates) to 3x3 layers on this machine, in about twenty seconds on one core,
-// and writes them for the session's option `conv_rates`.
+// The second form fits the rates in the estimates (kernels::ConvRates) to measured times of 3x3 layers on this machine, in about twenty
+// seconds on one core, and writes the rates to FILE in the form that the session's option `conv_rates` takes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +47,7 @@ double now_us() {
   return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) / 1e3;
 }
 
-/// Returns the shortest of several times, which other work on the machine has disturbed least.
+/// Returns the shortest of several measured times, because other work on the machine has disturbed that measurement least.
 template <typename Run>
 double microseconds(Run run, int copies) {
   double best = 1e30;
@@ -72,7 +73,7 @@ ConvParams params_of(const Layer& l) {
 
 struct Times {
   NhwcMethod method;
-  double warm, cold;  // in microseconds; warm: with weights in the caches, cold: with weights from memory
+  double warm, cold;  // times in microseconds; warm: the weights are in the caches, cold: the weights are in memory
 };
 
 std::vector<Times> times_of(const Layer& l) {
@@ -85,7 +86,7 @@ std::vector<Times> times_of(const Layer& l) {
     const size_t bytes = static_cast<size_t>(nhwc_packed_size(p, method)) * sizeof(float);
     const int copies = static_cast<int>(std::clamp<size_t>((100UL << 20) / std::max<size_t>(bytes, 1), 2, 400));
     const int64_t stride = (static_cast<int64_t>(bytes) + 4095) / 4096 * 1024;
-    const auto packed = floats(stride * copies);  // allocated as one block, so that it is in huge pages
+    const auto packed = floats(stride * copies);  // one block for all copies, so that the block lies in huge pages
     for (int i = 0; i < copies; ++i) nhwc_pack(p, method, data_of(weights), data_of(packed) + i * stride);
     const auto scratch = allocate_large(nhwc_scratch_bytes(p, method, 1) + 64);
     ConvEpilogue e;
@@ -112,7 +113,7 @@ void measure(const Layer& l) {
 
 struct Sample {
   ConvParams params;
-  int out;  // size of Winograd's output tiles, as for winograd_estimate; 0: the direct method
+  int out;  // size of Winograd's output tiles, as winograd_estimate() takes it; 0: the direct method
   bool from_memory;
   double us;
 };
@@ -127,10 +128,10 @@ double error_of(const std::vector<Sample>& samples, const ConvRates& rates) {
   return std::sqrt(sum / static_cast<double>(samples.size()));
 }
 
-/// Returns the total time of the layers with the methods that the rates choose, relative to the total time with the fastest methods.
+/// Returns the layers' total time with the methods that have the shortest estimates, divided by the total time with the fastest methods.
 double choices_over_best(const std::vector<Sample>& samples, const ConvRates& rates) {
   double chosen = 0, best = 0;
-  for (size_t i = 0; i < samples.size();) {  // samples of one layer and cache state follow each other
+  for (size_t i = 0; i < samples.size();) {  // samples with the same layer and the same cache state are neighbors
     size_t end = i, by_estimate = i, fastest = i;
     for (; end < samples.size() && samples[end].params.C == samples[i].params.C && samples[end].params.M == samples[i].params.M &&
            samples[end].params.window.out[1] == samples[i].params.window.out[1] && samples[end].from_memory == samples[i].from_memory;
@@ -145,7 +146,7 @@ double choices_over_best(const std::vector<Sample>& samples, const ConvRates& ra
   return chosen / best;
 }
 
-// Fits the rates by coordinate descent with shrinking steps, for five rates and about a hundred samples.
+// Fits the five rates to about a hundred samples, by coordinate descent with shrinking steps.
 ConvRates fit(const std::vector<Sample>& samples) {
   ConvRates rates;
   for (float step = 1.5F; step > 1.005F; step = std::sqrt(step)) {

@@ -57,7 +57,7 @@ def work(model: str, batch: int, launcher: str, options: dict[str, object]) -> N
     start = time.perf_counter()
     for _ in range(STEPS):
         trainer.step({"x": x}, labels)
-    sys.stdout.write(f"SECONDS {time.perf_counter() - start}\n")  # written by a single call, because the ranks share a pipe
+    sys.stdout.write(f"SECONDS {time.perf_counter() - start}\n")  # a single call: the ranks write to one pipe, and their lines must not mix
     sys.stdout.flush()
 
 

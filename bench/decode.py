@@ -134,7 +134,7 @@ def main() -> None:
         times = np.array(rounds[1:])
         medians[way] = float(np.median(times))
         p99 = float(np.percentile(times, 99))
-        steps = np.median(times, axis=0)  # the median over the rounds removes noise, which does not depend on the length
+        steps = np.median(times, axis=0)  # for each token, the median over the rounds: noise hits each round at other tokens
         print(f"{way:38}{medians[way]:10.1f}{p99:8.1f}{p99 / medians[way]:12.2f}{np.median(steps[:20]):12.1f}{np.median(steps[-20:]):10.1f} |"
               f" {np.median(rounds[0]):8.1f}{max(rounds[0]):9.1f}   p99 of the lengths' medians / median {np.percentile(steps, 99) / np.median(steps):.2f}")  # fmt: skip
     best = min(medians["onnxruntime, binding"], medians["onnxruntime, arrays"])

@@ -46,7 +46,7 @@ def _is_up(port: int, path: str) -> bool:
     with contextlib.suppress(OSError, http.client.HTTPException):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         connection.request("POST" if path == "/" else "GET", path, b"")
-        return connection.getresponse().status in (200, 400)  # the model's server refuses an empty body
+        return connection.getresponse().status in (200, 400)  # 400: the model's server is up and refuses the empty body
     return False
 
 

@@ -1,6 +1,6 @@
-// Measures the cost of an additional node: chains of elementwise nodes on 8 floats, without the optimiser; (time of 1,010 nodes - time of
-// 10 nodes) / 1,000. Also measures the cost of a new set of extents (of binding a chain whose length grows), of a stop at a Yield with the
-// resumption, and of finding the program for other outputs than the model's.
+// Measures what a run costs more per additional node: (time of a chain of 1,010 elementwise nodes - time of a chain of 10) / 1,000, on 8
+// floats, without the graph optimizer. Also measures the costs of new extents of an input, of stopping at a Yield node and resuming, of
+// finding the program for other outputs than the model's, and of hooks.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -54,7 +54,7 @@ double bind_ns(int num_nodes) {
   auto step = [&] {
     binding.bind_input("v0", Tensor(DType::float32, {extent}, memory.storage()));
     session.run(binding);
-    extent = extent == 1150 ? 1025 : extent + 1;  // the extents stay within one bucket, but there are more of them than the cache holds
+    extent = extent == 1150 ? 1025 : extent + 1;  // all extents lie in one bucket, but their number exceeds the capacity of the cache
   };
   for (int i = 0; i < 200; ++i) step();
   double changing = median_ns(step, 15, 200);
@@ -62,7 +62,7 @@ double bind_ns(int num_nodes) {
   return changing - steady;
 }
 
-// Returns the time of a run that stops at `num_yields` Yield nodes and is resumed each time, without reading the yielded values.
+// Returns the time of a run that stops at `num_yields` Yield nodes. The caller resumes the run each time, and reads no yielded values.
 double stopping_ns(int num_yields) {
   Session session(chain(2 * num_yields + 1, false, true), plain_options());
   const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};
@@ -76,8 +76,8 @@ double stopping_ns(int num_yields) {
       15, 200);
 }
 
-// Returns the median of the time of `b` minus the time of `a`. The two are measured in turn, so that other work on the machine affects
-// both.
+// Returns the median over the rounds of the time of `b` minus the time of `a`. Each round measures both functions, so that other work on
+// the machine affects both of them.
 double difference_ns(const std::function<void()>& a, const std::function<void()>& b, int rounds, int repeats) {
   std::vector<double> differences;
   for (int round = 0; round < rounds; ++round) {
@@ -88,8 +88,8 @@ double difference_ns(const std::function<void()>& a, const std::function<void()>
   return differences[differences.size() / 2];
 }
 
-// Returns what a run that names its outputs costs more than a run that computes the model's outputs. Both run the same node, but the former
-// first searches for the program by the name of an inner value.
+// Returns the time of a run with a named output minus the time of a run that computes the model's output. Both runs execute the same node,
+// but the former run first searches for the program by the name of the output, which is an inner value.
 double lookup_ns() {
   Session session(chain(2, false), plain_options()), shorter(chain(1, false), plain_options());
   const std::map<std::string, Datum> feeds{{"v0", Tensor(DType::float32, {8})}};
@@ -97,8 +97,8 @@ double lookup_ns() {
   return difference_ns([&] { shorter.run(feeds); }, [&] { session.run(feeds, inner); }, 201, 500);
 }
 
-// Prints what a run costs more if hooks and a monitor were registered and removed again, compared with a session that never had any. Also
-// prints the cost of a registered hook that does nothing.
+// Prints how much more a run costs after hooks and a monitor have been registered and removed again, compared with a session that never had
+// hooks or a monitor. Also prints the cost of a registered hook that does nothing.
 void print_hooks() {
   auto bound = [](Session& session) {
     IoBinding binding(session);

@@ -1,9 +1,10 @@
-// Measures a guaranteed job that shares the single engine of a simulated device with an opportunistic job:
+// Measures a guaranteed job that shares a simulated device, which executes one piece of work at a time, with an opportunistic job:
 //   bench_engine MODEL OTHER_MODEL [--slices 10] [--seconds 2] [--period-ms 20] [--pace 1] [--same-class]
 //
-// Slices of requests every --period-ms run alone and beside the other job, in turn, so that other work on the machine affects both. Printed
-// are p50 and p99 alone and together, their ratios with the 5th and 95th percentile over resampled slices, and the other job's runs
-// relative to those alone. With --pace P the engine takes P times the host's time, so that its times do not depend on the host's caches.
+// The guaranteed job sends a request every --period-ms. Slices of --seconds with the other job and without it alternate, so that other work
+// on the machine affects both. The program prints p50 and p99 alone and together, their ratios with the 5th and 95th percentiles over
+// resampled slices, and the other job's rate of runs relative to its rate alone. With --pace P, work on the device takes P times the time
+// that the host needs for it, so that the device's times do not depend on the host's caches.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -120,7 +121,7 @@ int main(int argc, char** argv) {
   for (int slice = 0; slice < static_cast<int>(slices); ++slice) {
     alone.push_back(requests(guaranteed, seconds, period_ms, waits_alone));
     for (const char* beside : {"guaranteed", "nobody"}) {
-      if (*beside == 'n' && slice % 4 != 0) continue;  // runs alone vary little, so they are measured less often
+      if (*beside == 'n' && slice % 4 != 0) continue;  // the other job's rate alone varies little, so only every fourth slice measures it
       stop = false;
       std::thread thread(work, beside);
       if (*beside == 'g')

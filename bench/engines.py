@@ -67,7 +67,7 @@ def version(engine: str) -> str:
         return str(getattr(__import__(PACKAGES[engine][0]), "__version__", "unknown"))
 
 
-# The execution providers with which ONNX Runtime's interface runs a model on a GPU.
+# For each engine with ONNX Runtime's interface: the execution provider that runs a model on a GPU.
 GPU_PROVIDERS = {"treadle": "VulkanExecutionProvider", "onnxruntime": "WebGpuExecutionProvider"}
 
 
@@ -143,8 +143,8 @@ def _ncnn(case: Case, threads: int, gpu: int | None = None):
     folder = case.converted("ncnn")
     if net.load_param(str(folder / "model.param")) or net.load_model(str(folder / "model.bin")):
         raise RuntimeError("ncnn does not load what pnnx wrote")
-    # pnnx numbers inputs and outputs, and removes the first axis, the batch, from all of them.
-    samples, arrays = [], []  # keeps the arrays alive, as Mats do not own their memory
+    # pnnx names inputs and outputs by numbers, and removes their first axis, which is the batch.
+    samples, arrays = [], []  # `arrays` keeps the arrays alive, because a Mat does not own its memory
     for i in range(case.batch):
         arrays.append([np.ascontiguousarray(v[i : i + 1][0], np.int32 if v.dtype.kind == "i" else np.float32) for v in case.feeds.values()])
         samples.append([(f"in{n}", ncnn.Mat(a)) for n, a in enumerate(arrays[-1])])
@@ -332,7 +332,7 @@ def _convert_ncnn(case: Case, scratch: Path, place: Path) -> None:
 
 
 def _convert_mnn(case: Case, scratch: Path, place: Path) -> None:
-    # Calls the converter directly: the module MNN.tools.mnnconvert would install packages and send reports.
+    # This command calls the converter directly, because the module MNN.tools.mnnconvert would install packages and send reports.
     command = [sys.executable, "-c", "import sys, _tools; _tools.mnnconvert(sys.argv)"]
     command += ["-f", "ONNX", "--modelFile", str(case.path), "--MNNModel", str(place / "model.mnn"), "--bizCode", "bench"]
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)

@@ -33,7 +33,7 @@ import models
 import treadle
 
 MODELS = ["resnet50", "mobilenet_v2", "efficientnet_b0", "vit_tiny", "bert_base", "unet"]
-# Column of the table -> the engine and whether it compiles the module.
+# For each column of the table: (engine, true if PyTorch compiles the module).
 COLUMNS = {"treadle": ("treadle", False), "PyTorch": ("pytorch", False), "compiled": ("pytorch", True), "ncnn": ("ncnn", False), "WebGPU": ("onnxruntime", False)}
 PASSING = Path(__file__).parent.parent / "tests" / "onnx" / "passing.txt"
 TYPES = {"float32": (TensorProto.FLOAT, np.float32), "float16": (TensorProto.FLOAT16, np.float16)}
@@ -117,7 +117,7 @@ def nodes_on_host(case: Case, device: str) -> str:
     return f"{devices.count('cpu')} of {len(devices)}"
 
 
-# Reasons for nodes on the host that cost no copy: see SessionDevices::list_nodes().
+# If the reason why a node runs on the host begins with one of these texts, the node costs no copy: see SessionDevices::list_nodes().
 OF_THE_HOST = ("the host looks at the condition", "what it makes is read by the host only", "it reads an extent")
 
 

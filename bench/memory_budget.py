@@ -122,7 +122,7 @@ def inference(folder: Path) -> None:
             continue
         options.memory_limit_bytes = 1 << 40
         limited = treadle.InferenceSession(str(file), options)
-        limited.run(None, feeds)  # the first run packs weights, which must not count
+        limited.run(None, feeds)  # the first run packs the weights, so that `standing` includes the packed weights
         standing = sum(limited.memory()[name].bytes for name in ("weights", "packed", "scratch", "other"))
         limited.set_memory_limit(standing + 1)
         try:

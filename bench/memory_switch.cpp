@@ -1,6 +1,6 @@
-// Measures the cost of a memory limit that changes during a run: before a node, a run holds 24 values of 1 MB that it needs later, and the
-// limit is lowered to fewer. Printed are, over many runs, the time until the node begins (median and worst), the bytes that were moved or
-// written to a file or read back, and the time that one copy of as many bytes takes in the same process.
+// Measures the cost of a memory limit that changes during a run. Before a certain node, the run holds 24 values of 1 MB that later nodes
+// read, and the program lowers the limit to fewer values. The program prints, over many runs, the time until the node begins (median and
+// worst), the bytes that the run moved, wrote to a file or read back, and the time that one copy of as many bytes takes in this process.
 //   bench_memory_switch [--runs 200]
 #include <fmt/format.h>
 
@@ -33,8 +33,8 @@ size_t limit_of(int values) { return static_cast<size_t>(values) * kValueBytes; 
 
 std::function<void()> on_first, on_second;
 
-// A node that calls one of the functions above: the first such node at its end, the second one at its beginning. In between only the
-// runtime works.
+// The kernel of a Mark node. The first Mark node calls `on_first` when it has copied its input, and the second one calls `on_second` before
+// it copies. Between the two calls, no kernel runs: the time passes in the runtime.
 struct Mark {
   bool second;
   int64_t count;
@@ -79,7 +79,7 @@ Model there_and_back() {
     node.op_type = op;
     node.inputs = std::move(inputs);
     node.outputs = {output};
-    // Values must not be recomputed when memory is short: that would not measure the switch.
+    // The run must not recompute values when memory is short, because the benchmark is to measure only moves and copies.
     node.metadata_props = {{"treadle.recompute", "never"}};
     if (node.op_type == "Mark") {
       node.domain = "bench";
@@ -149,7 +149,7 @@ int main(int argc, char** argv) {
       session.set_memory_limit(limit_of(before));
       session.run(feeds);
     }
-    times.erase(times.begin(), times.begin() + 3);  // the first runs make plans, so they do not count
+    times.erase(times.begin(), times.begin() + 3);  // the first three runs do not count, because they also make memory plans
     std::sort(times.begin(), times.end());
     fmt::print("{} to {} | {:.0f} | {:.0f} | {:.1f} | {:.0f}\n", before, behind, times[times.size() / 2], times.back(),
                static_cast<double>(moved) / 1e6, moved > 0 ? copy_us(moved) : 0);

@@ -17,7 +17,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--program", default="build/release/src/cli/treadle")
-    arguments, options = parser.parse_known_args()  # unknown options are passed to inspect
+    arguments, options = parser.parse_known_args()  # the script passes unknown options on to `inspect`
     print("| model | nodes | arena, bytes | lower bound | ratio | in order | naive | naive / arena |")
     print("|---|---|---|---|---|---|---|---|")
     worst = 1.0

@@ -44,10 +44,10 @@ SHARED = ["squeezenet_fp32", "cifar10_cnn", "mnist_cntk", "ultraface_rfb320", "y
           "layout_cdla_picodet", "sinet_portrait_seg", "superres_espcn_prepost", "dnsmos_p808", "basic_pitch", "attacut_c", "swift_f0", "char_gpt_kv",
           "romanizer_gru_encoder", "silero_vad", "plcmos_v2_gru", "minilm_l6_int8w", "squeezenet_fp16", "squeezenet_int8_qoperator",
           "ultraface_rfb320_int8_qdq", "char_gpt_kv_dynq", "smart_turn_v3_qdq"]
-# These two are measured among the engines, in the same rounds: "peak" is the machine's peak rate, and "read" a loop that reads as many
-# bytes as the model has weights.
+# Two loops that the script measures in the same rounds as the engines: "peak" measures the machine's peak rate, and "read" reads as many
+# bytes as the model's weights have.
 PEAK, READ = YARDSTICKS = ("peak", "read")
-ROUNDS = 3  # number of processes per engine, if each engine has its own processes
+ROUNDS = 3  # number of processes per engine, if each process measures only one engine
 CHILD_SECONDS = 600
 
 
@@ -113,7 +113,7 @@ def measure_here(runners: dict, seconds: float, clock) -> dict:
     block = {}
     for engine, run in runners.items():
         first = timed(run)
-        # In models with longer runs, a run replaces everything in the caches.
+        # A run of half a second or more needs no warm-up run (a block of 0), because every run replaces everything in the caches.
         block[engine] = max(1, int(0.02 / max(min(timed(run), timed(run)), 1e-7))) if first < 0.5 else 0
     end = time.perf_counter() + seconds * len(runners)
     while runners and (time.perf_counter() < end or len(next(iter(blocks.values()))) < 3):
@@ -151,7 +151,7 @@ def measure(name: str, args) -> dict:
         result["engines"][engine] = {"ms": float(middle), "error": error_, "low": float(low), "high": float(high), "least": min(times)}
     peak, read = (result["engines"].pop(yardstick, None) for yardstick in YARDSTICKS)
     if peak and read:
-        # The fastest measurement counts, because something else disturbed the slower ones.
+        # The fastest measurement counts, because other work on the machine has disturbed the slower ones.
         result["peak_gflops"] = ceilings.peak_flops(args.threads) / peak["least"] / 1e6
         result["weights_ms"] = read["least"] / ceilings.read_times(ceilings.weight_bytes(case.path))
         if layers := ceilings.layers_of(case.path, case.feeds):
@@ -217,7 +217,7 @@ def memory_child(args) -> None:
     """Measures the peak beyond imports and inputs, and compares bits for other numbers of threads; runs in a separate process."""
     case, (engine,) = load(args.memory_child, args.batch, args.cache), args.engines
     module = __import__(engine)
-    Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
+    Path("/proc/self/clear_refs").write_text("5")  # this write resets the process's peak of resident memory
     before = resident_mb("VmRSS")
 
     def session(threads: int):

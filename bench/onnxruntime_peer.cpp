@@ -8,7 +8,7 @@
 namespace treadle::bench {
 namespace {
 
-// Positions of functions in the table OrtApi, to which new versions only append functions.
+// Positions of functions in the table OrtApi. The positions never change, because new versions of ONNX Runtime only append functions.
 enum At : size_t {
   kErrorMessage = 2,
   kCreateSession = 7,
@@ -45,7 +45,7 @@ struct Base {
 
 }  // namespace
 
-// Calls a function that returns a status, null, or nothing (functions that release objects). Throws if the status is an error.
+// Calls a function of the table that returns a status; a null status means success. @throws std::runtime_error for any other status
 template <typename... Args>
 void OnnxRuntime::call(size_t position, Args... args) const {
   void* status = reinterpret_cast<void* (*)(Args...)>(table_[position])(args...);
@@ -95,7 +95,7 @@ OnnxRuntime::Session::Session(const OnnxRuntime& runtime, const std::string& mod
   reinterpret_cast<void (*)(void*)>(runtime.table_[kReleaseSessionOptions])(options);
   for (const std::string& name : runtime.names(session_, kInputCount, kInputName)) {
     auto found = feeds_.find(name);
-    if (found == feeds_.end()) continue;  // the input is an initializer with a default, which need not be fed
+    if (found == feeds_.end()) continue;  // the input has a default value, an initializer
     const Tensor& tensor = found->second.tensor();
     const auto dims = tensor.shape().dims();
     void* value = nullptr;

@@ -1,5 +1,5 @@
-// ONNX Runtime as a peer in C++ benchmarks. Its shared library (in a Python wheel: onnxruntime/capi/libonnxruntime.so.*) is called through
-// the table of its C interface. The positions in it never change, so no header of ONNX Runtime is needed.
+// Runs models with ONNX Runtime in C++ benchmarks, for comparison. The code loads ONNX Runtime's shared library (in a Python wheel:
+// onnxruntime/capi/libonnxruntime.so.*) and calls the functions in the table OrtApi by their positions, without ONNX Runtime's headers.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@
 
 namespace treadle::bench {
 
-/// The loaded library. All pointers belong to it.
+/// The loaded library of ONNX Runtime.
 class OnnxRuntime {
  public:
-  /// @throws std::runtime_error with the system's or the library's message
+  /// @throws std::runtime_error with the message of the system or of the library
   explicit OnnxRuntime(const std::string& path);
 
   struct Settings {
     int threads = 0;  ///< number of threads within a node; 0: the default
     bool spinning = true;
-    bool global_pool = false;  ///< true: the session uses the process's pool; false: it has a pool of its own
+    bool global_pool = false;  ///< true: the session uses the thread pool of the whole process; false: it has its own pool
   };
 
-  /// A session and the values of its feeds. Any number of threads may run it concurrently.
+  /// A session with the values of its feeds. Any number of threads may call run() at the same time.
   class Session {
    public:
     Session(const OnnxRuntime& runtime, const std::string& model, const Settings& settings, const std::map<std::string, Datum>& feeds);
@@ -39,7 +39,7 @@ class OnnxRuntime {
     void* session_ = nullptr;
     std::vector<std::string> input_names_, output_names_;
     std::vector<void*> values_;
-    std::map<std::string, Datum> feeds_;  // these own the memory of the values
+    std::map<std::string, Datum> feeds_;  // these values own the memory that ONNX Runtime's inputs use
   };
 
  private:

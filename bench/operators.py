@@ -286,7 +286,7 @@ CASES = [
     ml("Scaler", (1000, 64), offset=floats(64).tolist(), scale=floats(64, seed=5).tolist()),
     *(supports("SVMRegressor", kernel) for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID")),
     *(supports("SVMClassifier", kernel, 4) for kernel in ("LINEAR", "RBF")),
-    # com.microsoft's operators, as onnxruntime's optimiser and its exporters write them
+    # operators of the domain com.microsoft, in the forms that onnxruntime's optimizer and exporters write
     ms("Attention", (1, 128, 256), constants=[floats(256, 768) / 16, floats(768)], num_heads=4),
     ms("BiasGelu", (128, 1024), (1024,)),
     ms("CDist", (100, 16), (200, 16), metric="euclidean"),

@@ -1,5 +1,5 @@
-// Measures the time of the graph optimiser for graphs of tens of thousands of nodes, of several kinds, in seconds of CPU time. `-v` prints
-// the wall-clock time of each pass.
+// Measures the CPU time, in seconds, that the graph optimizer needs for graphs of several kinds with tens of thousands of nodes. With `-v`,
+// the program also prints the wall-clock time of each pass.
 //   bench_optimizer [-v] [KIND [NODES]]
 #include <cstdio>
 #include <cstdlib>

@@ -22,7 +22,7 @@ RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "figures"
 MACHINES = {"intel": "Intel", "amd": "AMD"}
-# Parts of the measurements, by name: (title, threads, batch, whether models are trained ones).
+# The measurements' parts, by name: (title, threads, batch, true if the models are trained models).
 PARTS = {
     "one": ("one thread, batch 1", 1, 1, False),
     "two": ("two threads, batch 1", 2, 1, False),
@@ -99,7 +99,7 @@ def model_section(machine: str, part: str, entry: dict) -> list[str]:
     peak = f"peak {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s" if peaks else ""
     facts = [entry["machine"], peak, entry["date"], entry["commit"], versions, "CPU time" if entry.get("clock") == "cpu" else ""]
     lines = [f"### {MACHINES.get(machine, machine)}, {PARTS[part][0]}", "", "; ".join(f for f in facts if f) + ".", ""]
-    explained = ratios.legend(results)  # HOW_TO_READ explains it for all tables
+    explained = ratios.legend(results)  # HOW_TO_READ explains these notes for all tables
     notes = ["- " + note for note in ratios.notes(results, entry["missing"]) if note not in explained]
     return [*lines, *ratios.table(results, engines), "", *notes, ""]
 

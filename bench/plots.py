@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#7f7f7f")  # colours that colour-blind readers can distinguish
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#7f7f7f")  # colors that color-blind readers can distinguish
 CEILING = "#d55e00"
 ROW, LEFT, WIDTH, TOP = 22, 130, 560, 64
 

@@ -1,5 +1,5 @@
-// Measures the time of Trainer::predict compared with a session's run of the same model, in turn: with unchanged weights, and after a step
-// has changed them. Prints medians of CPU time in ms, and their ratios.
+// Measures Trainer::predict() and a session's run of the same model in turn: once with unchanged weights, and once after a training step
+// has changed the weights. Prints medians of the CPU time in ms, and their ratios.
 //   bench_predict MODEL [BATCH] [RUNS]
 #include <algorithm>
 #include <cstdio>
@@ -24,7 +24,7 @@ double cpu_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-// Returns the CPU time of the process, which runs on one thread. Other processes do not count.
+// Returns the CPU time of a call of `fn`. The process has one thread, and the time of other processes does not count.
 template <typename Fn>
 double time_ms(Fn&& fn) {
   const double start = cpu_ms();

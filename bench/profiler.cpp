@@ -1,5 +1,5 @@
-// Measures the cost of the profiler: per node of a chain of 200, recorded in several ways; per range of the program; of a run that is
-// counted for metrics; and of files of 1,000,000 events. The ways alternate, and the minimum over the rounds counts.
+// Measures the cost of the profiler: for each node of a chain of 200 nodes, recorded in several ways; for each range that the program
+// marks; and for files of 1,000,000 events. Each round measures all ways, and the minimum over the rounds counts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,7 +34,7 @@ struct Bound {
 struct Way {
   const char* name;
   Bound& bound;
-  std::vector<ProfilerOptions> profilers;  // these are active at the same time
+  std::vector<ProfilerOptions> profilers;  // these profilers record at the same time
   double best_ns = std::numeric_limits<double>::infinity();
 };
 
@@ -65,8 +65,8 @@ void measure_nodes(Bound& plain, Bound& counting) {
   for (const Way& way : ways) std::printf("%-34s %10.2f %10.2f\n", way.name, way.best_ns, way.best_ns - ways[0].best_ns);
 }
 
-// Measures what a node costs in a run without a profile: one branch, which an executor without support for profiles would not have. The
-// loop around the branch does nothing else that could hide its time.
+// Measures what profiling costs per node in a run without a profile: one branch, which an executor without a profiler would not have. The
+// loop around the branch does nothing else that could hide the branch's time.
 void measure_off() {
   constexpr int kSteps = 1'000'000;
   bool watched = false;
@@ -77,7 +77,7 @@ void measure_off() {
   };
   const auto with = [&] {
     for (int i = 0; i < kSteps; ++i) {
-      asm volatile("" : "+m"(watched));  // forces the compiler to read the variable again, as if another thread might change it
+      asm volatile("" : "+m"(watched));  // makes the compiler read `watched` again in each iteration, as if another thread might change it
       if (watched) [[unlikely]]
         std::abort();
       step();

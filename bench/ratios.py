@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 OWN = "treadle"
 FIRST_PEERS = ("onnxruntime", "openvino")
-ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # PyTorch has a column, but ratios leave it out, because it is no inference engine
+ALL_PEERS = (*FIRST_PEERS, "ncnn", "mnn")  # tables have a column for PyTorch, but ratios ignore PyTorch, because it is no inference engine
 TITLES = {"treadle": "Treadle", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "mnn": "MNN", "pytorch": "PyTorch"}
 
-# A peer with an error this many times ONNX Runtime's computes something else: other formulas, or fewer bits.
+# If an engine's error is this many times ONNX Runtime's error, the engine uses other formulas or fewer bits, so its times do not count.
 ERROR_FACTOR = 100
-# Lower bound for ONNX Runtime's error, which is 0 against its own recorded results.
+# Lower bound for ONNX Runtime's error in this comparison, because its error is 0 if the exact results are its own recorded results.
 LEAST_ERROR = 1e-7
 
 

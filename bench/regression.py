@@ -157,7 +157,8 @@ def work_of(what: str, case: models.Case, threads: int) -> Callable[[], object]:
         return lambda: session.run(None, case.feeds)
     first = session.get_outputs()[0].name
     zeros = np.zeros_like(session.run([first], case.feeds)[0])
-    # The learning rate is so small that rounding removes the updates: otherwise numbers would overflow or become subnormal, and change the time.
+    # The learning rate is so small that rounding cancels the updates. Otherwise numbers would overflow or become subnormal, and times would
+    # change.
     trainer = treadle.train.Trainer(path, output=first, loss="mean_squared_error", learning_rate=1e-20, momentum=0.9, num_threads=threads)
     return lambda: trainer.step(case.feeds, zeros)
 

@@ -95,7 +95,7 @@ def main() -> None:
         own, shared = measure(path, arguments.bytes, False), measure(path, arguments.bytes, True, beside=True)
         with tempfile.TemporaryDirectory() as folder:
             if not arguments.bytes:
-                measure(path, False, True, cache_dir=folder)  # this process writes the cache's file
+                measure(path, False, True, cache_dir=folder)  # the process that measure() starts writes the cache file
             cached = measure(path, arguments.bytes, True, beside=True, cache_dir="" if arguments.bytes else folder)
         name = path.rsplit("/", 1)[-1].removesuffix(".onnx")
         sizes = [shared["packed"], shared["first"], own["second"], shared["second"], shared["beside"]]

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Workloads by name: (number of guaranteed clients, times between runs in ms, number of concurrent runs).
+# Workloads by name: (number of guaranteed clients, (pattern, mean ms) of the times between a client's runs, a client's concurrent runs).
 WORKLOADS = {
     "A": (1, ("every", 50.0), 1),
     "B": (1, ("every", 20.0), 1),

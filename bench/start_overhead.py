@@ -176,7 +176,7 @@ def resident_mb(field):
 def measure_memory(runtime, path, feeds_path, cache_dir):
     """Measures the peak beyond what was used before importing the runtime; runs in a separate process."""
     feeds = read_feeds(feeds_path)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # this write resets the process's peak of resident memory
     before = resident_mb("VmRSS")
     session = make_session(runtime, path, cache_dir)
     for _ in range(2):

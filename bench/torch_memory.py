@@ -59,7 +59,7 @@ def peak_of_steps(loop: Loop, x: torch.Tensor, base: float) -> float:
     for _ in range(3):
         loop.step(x)
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # releases memory that the export has freed
-    Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
+    Path("/proc/self/clear_refs").write_text("5")  # this write resets the process's peak of resident memory
     for _ in range(3):
         loop.step(x)
     return resident_mb("VmHWM") - base
@@ -159,8 +159,8 @@ def measure_stack(engine: str, how: str, rank: int, count: int, port: int) -> tu
 
 
 def in_process(*arguments: str) -> subprocess.Popen[str]:
-    # For stacks, memory that is freed must return to the system: large blocks are therefore mapped, so that other blocks of the heap cannot
-    # keep them.
+    # For "stack", memory that the process frees must return to the system. malloc() therefore maps each large block separately, because a
+    # freed block of the heap stays with the process if blocks above it are in use.
     environment = os.environ | ({"MALLOC_MMAP_THRESHOLD_": "1000000"} if arguments[0] == "stack" else {})
     return subprocess.Popen([sys.executable, __file__, "--child", *arguments], stdout=subprocess.PIPE, text=True, env=environment)
 

@@ -76,7 +76,7 @@ class Gpt(nn.Module):
 architectures.ARCHITECTURES["digits"] = (digits, lambda batch: torch.randn(batch, 1, 28, 28))
 architectures.ARCHITECTURES["gpt"] = (Gpt, lambda batch: torch.randint(0, 96, (batch, 128)))
 CASES = {"mlp": 64, "digits": 64, "resnet18": 8, "mobilenet_v2": 8, "vit_tiny": 8, "minilm6": 4, "gpt": 8, "lstm": 8, "unet": 4, "convnext_atto": 8}
-# For each model, the axis of classes if it is not 1; None: the loss is a mean of squares.
+# By model: the axis of the classes in the output, if it is not axis 1; None: there are no classes, and the loss is the mean square.
 OF_CLASSES = {"minilm6": None, "lstm": None, "gpt": -1}
 RATE, MOMENTUM = 1e-3, 0.9
 
@@ -182,7 +182,7 @@ def steps_from(engine: str, name: str, batch: int, given: Path, args: argparse.N
 def peak_of(engine: str, name: str, folder: Path, args: argparse.Namespace) -> float:
     """Measures the peak in MB; runs in a separate process."""
     steps_from(engine, "mlp", 1, folder / "mlp", args)()
-    Path("/proc/self/clear_refs").write_text("5")  # this write resets the peak
+    Path("/proc/self/clear_refs").write_text("5")  # this write resets the process's peak of resident memory
     base = resident_mb("VmRSS")
     step = steps_from(engine, name, CASES[name], folder / name, args)
     for _ in range(4):
@@ -214,7 +214,7 @@ def take_turns(engine: str, name: str, folder: Path, args: argparse.Namespace) -
     start = time.perf_counter()
     step = steps_from(engine, name, CASES[name], folder / name, args)
     if engine == "torch":
-        start = time.perf_counter()  # PyTorch's module exists already, while the trainer makes its graph in the first step
+        start = time.perf_counter()  # leaves out the making of PyTorch's module; the trainer makes its graph in the first step
     loss, times = step(), [time.perf_counter() - start]
     while True:
         print(json.dumps({"times": times, "loss": loss}), flush=True)

@@ -20,7 +20,8 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-# The package imports parts that need other versions of PyTorch. This benchmark does not use them, so they are replaced.
+# The package onnxruntime.training imports two parts that need other versions of PyTorch. Empty modules replace them: the benchmark needs
+# none.
 for part in ("amp", "optim"):
     sys.modules[f"onnxruntime.training.{part}"] = types.ModuleType(f"onnxruntime.training.{part}")
 sys.path.insert(0, str(Path(__file__).parent))

@@ -1,5 +1,5 @@
-// The communicator "mpi", for ranks started by mpirun. It polls non-blocking operations, because a blocking MPI call would wait for ever if
-// a rank does not join. Polling detects that at a deadline.
+// The communicator "mpi", for ranks that mpirun has started. The communicator starts non-blocking MPI operations and polls them until a
+// deadline, because a blocking MPI call would wait forever if a rank does not join.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -20,14 +20,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostElements = size_t{1} << 28;  // MPI counts elements in int
+constexpr size_t kMostElements = size_t{1} << 28;  // MPI counts elements in an int
 constexpr int kNoteTag = 7;
-constexpr auto kGrace = std::chrono::seconds(2);            // time in which other ranks report that they wait
-constexpr auto kFarewell = std::chrono::milliseconds(500);  // time in which messages about a failure are sent
+constexpr auto kGrace = std::chrono::seconds(2);            // after a deadline: time for the other ranks to report that they wait
+constexpr auto kFarewell = std::chrono::milliseconds(500);  // after a failure: time for sending messages about it
 constexpr int kBusyPolls = 50, kPollsBetweenLooks = 16;
 constexpr useconds_t kPause = 30;
 
-// A message from one rank to another about failures, besides the data of the operations.
+// A message that a rank sends to another rank, apart from the data of the operations: the rank waits for the others, or it has failed.
 struct Note {
   enum Kind : int32_t { waits, failed } kind = waits;
   char text[1020] = {};
@@ -36,7 +36,7 @@ struct Note {
 float widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 uint16_t narrow(float value) {
   auto bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<uint16_t>((bits >> 16) | 0x40U);  // a NaN must not round to infinity
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<uint16_t>((bits >> 16) | 0x40U);  // rounding could make a NaN infinite
   return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
 }
 void add_bfloat16(void* in, void* inout, int* count, MPI_Datatype*) {
@@ -45,12 +45,12 @@ void add_bfloat16(void* in, void* inout, int* count, MPI_Datatype*) {
   for (int i = 0; i < *count; ++i) b[i] = narrow(widen(a[i]) + widen(b[i]));
 }
 
-// True if any communicator of this process has failed. MPI is initialised once, and finalised when the process ends.
+// True if any communicator of this process has failed. The process initializes MPI once, and finalizes it when the process ends.
 bool any_failed = false;
 bool started_here = false;
 void finalize() {
-  // MPI_Finalize() waits for all ranks, and after a failure some ranks may never call it. mpirun then ends those ranks when this process
-  // has ended.
+  // MPI_Finalize() waits until all ranks call it, and after a failure some ranks may never do so. Without the call, mpirun ends those ranks
+  // when this process has ended.
   if (started_here && !any_failed) MPI_Finalize();
 }
 
@@ -141,13 +141,13 @@ class Ranks {
       std::vector<bool> waits(static_cast<size_t>(size_));
       const int heard = read_notes(waits);
       if (broken()) return false;
-      // A message means that the deadline of another rank has passed. It asks which ranks still take part.
+      // A rank whose deadline has passed sends a message to all ranks, to which the ranks that also wait reply.
       if (heard > 0 || Clock::now() > end) return name_missing(std::move(waits));
     }
   }
 
-  /// Reads messages of other ranks. @return the number of ranks that have reported that they wait. A rank that has failed makes this rank
-  /// fail too
+  /// Reads messages of other ranks, and notes in `waits` which ranks wait. If another rank has failed, this rank fails too.
+  /// @return the number of messages from ranks that wait
   int read_notes(std::vector<bool>& waits) {
     int heard = 0;
     while (true) {
@@ -200,7 +200,7 @@ class Ranks {
   const Clock::duration deadline_;
   const double deadline_s_;
   std::string failure_;
-  std::deque<Note> told_;  // MPI reads these until they are sent
+  std::deque<Note> told_;  // MPI reads these messages until it has sent them
   std::vector<MPI_Request> sends_;
 };
 
@@ -240,7 +240,7 @@ int connect(void*, const treadle_host* host, double deadline_s, treadle_communic
     return 0;
   };
   out->tell_failure = [](void* user, const char* reason) { ranks_of(user).tell_failure(reason); };
-  // Operations that have not ended still read this memory, so it is not released.
+  // The memory of `ranks` is never released, because MPI operations that have not ended still access it.
   out->release = nullptr;
   return 1;
 }

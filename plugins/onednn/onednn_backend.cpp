@@ -1,6 +1,6 @@
-// Runs convolution networks' subgraphs on oneDNN: Conv, MaxPool, AveragePool, GlobalAveragePool, Relu, Add, Gemm and MatMul by constant
-// weights, in float32. A subgraph becomes a list of primitives; between them tensors keep the layout that oneDNN prefers, so that a chain
-// of convolutions reorders data only at its ends. Primitives are made in the first run with given shapes.
+// Runs subgraphs of convolutional networks with oneDNN, in float32: Conv, MaxPool, AveragePool, GlobalAveragePool, Relu, Add, and Gemm and
+// MatMul by constant weights. The first run with given shapes makes a list of oneDNN's primitives from the subgraph. Between primitives,
+// tensors keep the layouts that oneDNN prefers, so that a chain of convolutions reorders data only at its ends.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -32,7 +32,7 @@ memory::format_tag plain(size_t rank) {
 memory::desc plain_desc(const Dims& dims) { return {dims, memory::data_type::f32, plain(dims.size())}; }
 memory::desc any_desc(const Dims& dims) { return {dims, memory::data_type::f32, memory::format_tag::any}; }
 
-// A node, copied because the compiled subgraph outlives the graph.
+// A copy of a node's content: the compiled subgraph lives longer than the graph.
 struct Step {
   std::string op;
   std::vector<std::string> inputs;
@@ -51,10 +51,10 @@ struct Plan {
   std::vector<std::string> inputs, outputs;
   std::unordered_map<std::string, Constant> constants;
 
-  // The primitives for one set of input shapes, in order, and the memories that they read and write. Used by one run at a time.
+  // The primitives for certain shapes of the inputs, in order, and the memories that they read and write. Only one run at a time uses it.
   struct Executable {
     std::vector<std::pair<dnnl::primitive, std::unordered_map<int, memory>>> primitives;
-    std::vector<memory> inputs, outputs;  // in plain layouts; each run sets the handles
+    std::vector<memory> inputs, outputs;  // memories in plain layouts; each run sets their addresses
   };
   std::mutex mutex;
   std::map<std::vector<Dims>, std::vector<std::unique_ptr<Executable>>> idle;
@@ -167,7 +167,7 @@ void* compile(void*, const treadle_host* host, size_t, const treadle_subgraph* s
   return plan.release();
 }
 
-/// Makes the primitives of a plan for the shapes of a run.
+/// Makes the primitives that execute a plan with the input shapes of a run.
 class Maker {
  public:
   explicit Maker(Plan& plan) : plan_(plan), made_(std::make_unique<Plan::Executable>()) {}
@@ -200,7 +200,8 @@ class Maker {
     return memory(plain_desc(constant.dims), engine(), constant.data.data());
   }
 
-  // Reorders a value to the wanted layout: weights once and immediately, other values by a primitive that each run executes.
+  // Returns the value in the wanted layout. If `now` (for weights), it is reordered at once; otherwise, each run executes a reorder
+  // primitive.
   memory in_layout(memory value, const memory::desc& wanted, bool now = false) {
     if (value.get_desc() == wanted) return value;
     memory result(wanted, engine());
@@ -231,7 +232,7 @@ class Maker {
     for (size_t axis = 0; axis < 2; ++axis) {
       const int64_t reach = (w.dims[axis + 2] - 1) * step.dilations[axis] + 1;
       out[axis + 2] = (in[axis + 2] + step.pads[axis] + step.pads[axis + 2] - reach) / step.strides[axis] + 1;
-      --dilations[axis];  // oneDNN counts the gaps
+      --dilations[axis];  // a dilation of 1 in ONNX is 0 in oneDNN, which counts skipped elements
     }
     if (step.group > 1) weights = {step.group, w.dims[0] / step.group, w.dims[1], w.dims[2], w.dims[3]};
     const bool bias = step.inputs.size() > 2 && !step.inputs[2].empty();
@@ -301,7 +302,7 @@ class Maker {
     const memory x = value_of(step.inputs[0]);
     const Constant& w = plan_.constants.at(step.inputs[1]);
     const Dims in = x.get_desc().dims();
-    const Dims weights = step.trans_b ? Dims{w.dims[1], w.dims[0]} : w.dims;  // the extents are [K, N]
+    const Dims weights = step.trans_b ? Dims{w.dims[1], w.dims[0]} : w.dims;  // always [K, N], even if the stored weights are [N, K]
     const Dims out{in[0], weights[1]};
     const memory::desc given(weights, memory::data_type::f32, step.trans_b ? memory::format_tag::ba : memory::format_tag::ab);
     const bool bias = step.inputs.size() > 2 && !step.inputs[2].empty();
