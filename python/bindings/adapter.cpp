@@ -1,4 +1,4 @@
-// LoraAdapter and AdapterFormat: parameters kept apart from the model that they adjust.
+// Binds LoraAdapter and AdapterFormat: parameters in a file of their own, which adjust a model.
 #include "treadle/adapter.h"
 
 #include "datum.h"

@@ -1,4 +1,4 @@
-// Declarations shared by the binding files. Each file registers one class; some also convert values for the others.
+// Declarations that the binding files share. Each of these files registers a class or a few; some files also convert values for others.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -24,15 +24,15 @@ struct OrtCustomOpDomain;  // defined in ort_api/custom_operator.h
 
 namespace treadle::python {
 
-/// A value that Python holds: ONNX Runtime's OrtValue.
+/// The Python class OrtValue, which follows ONNX Runtime's class of that name: a value of any ONNX type.
 struct OrtValue {
   Datum datum;
 };
 
-/// Loads a plugin's library, or a library with custom operators for ONNX Runtime. @throws Error
+/// Loads the library of a Treadle plugin, or a library with custom operators for ONNX Runtime. @throws Error
 void load_plugin(const std::string& path);
 
-/// ONNX Runtime's session options: those of Treadle, and those that have no effect here but keep their values.
+/// The Python class SessionOptions: Treadle's options, and ONNX Runtime's options that keep their values but have no effect here.
 struct PySessionOptions : SessionOptions {
   PySessionOptions() { profile_file_prefix = "onnxruntime_profile_"; }
 
@@ -43,30 +43,30 @@ struct PySessionOptions : SessionOptions {
   std::string logid;
   bool load_cancelled = false;
   std::map<std::string, std::shared_ptr<Storage>> external_files;
-  std::map<std::string, Tensor> external_values;  // these values replace the data of external initializers
+  std::map<std::string, Tensor> external_values;  // values of external initializers by name; the loader reads no files for these
   std::vector<std::shared_ptr<OrtCustomOpDomain>> custom_op_domains;
-  std::map<std::string, std::string> settings;  // config entries that set options, as the caller gave them
-  const char* provider = nullptr;               // the provider that was added first; it is asked first for each node
+  std::map<std::string, std::string> settings;  // config entries that have set options, as the caller wrote them
+  const char* provider = nullptr;               // the execution provider that was added first; null: none
 };
 
-/// Adds a callback that passes warnings about the model to Python's logging.
+/// Returns the options with a callback that passes warnings about the model to Python's logging.
 SessionOptions with_warnings(const PySessionOptions& options);
 
 struct PyThreadPool {
   std::shared_ptr<ThreadPool> pool;
 };
 
-/// An allocator whose functions Python gave, or one that Python named.
+/// The Python class Allocator: an allocator that calls Python functions, or a built-in allocator that the caller has named.
 struct PyAllocator {
   std::shared_ptr<Allocator> allocator;
 };
 
 struct LoraAdapter {
-  std::shared_ptr<const Adapter> adapter;  // null until it is loaded
+  std::shared_ptr<const Adapter> adapter;  // null until the caller loads a file
 };
 
 struct PyRunOptions : RunOptions {
-  nb::object metadata_callback = nb::none();  // on_metadata() calls this function
+  nb::object metadata_callback = nb::none();  // the Python function that on_metadata() calls
   int log_severity_level = -1, log_verbosity_level = 0;
   bool only_execute_path_to_fetches = false;
 };
@@ -98,24 +98,24 @@ void register_explain(nb::module_& module);
 void register_sharing(nb::module_& module);
 void register_metrics(nb::module_& module);
 
-/// Returns the bytes in use and the peak, by class of memory.
+/// Returns a dict from each class of memory to its bytes in use and their peak.
 nb::dict memory_dict(const MemoryStatistics& statistics);
 
-/// Wraps a Python object so that C++ may release it on any thread.
+/// Returns a pointer to a Python object that any thread may release, with or without the GIL.
 std::shared_ptr<nb::object> keep(nb::object function);
 
-/// Raises the exception class of treadle.errors that is called `name`. For errors whose class depends on the caller: the same error gets
-/// one class in loading and another in a run.
+/// Raises the exception class `name` of treadle.errors. For errors whose class depends on the operation: the same error can have one class
+/// when a model is loaded and another class in a run.
 [[noreturn]] void raise_as(const char* name, const Error& error);
-/// True if the program uses ONNX Runtime's interface, and therefore expects its exception classes.
+/// Returns true if the program imports Treadle as onnxruntime, and therefore expects ONNX Runtime's exception classes and messages.
 bool are_onnxruntimes();
-/// Called in a catch clause. `refuse` should throw a StatusError, which is raised as ONNX Runtime's exception with the code of `error`.
-/// @throws any other exception of `refuse`
+/// Raises ONNX Runtime's exception for a StatusError that `refuse` throws, with the code of `error`. Must be called in a catch clause,
+/// because `refuse` may rethrow `error`. @throws any other exception of `refuse`
 void refuse_as_onnxruntime(const Error& error, const std::function<void()>& refuse);
 
-/// Accepts only host memory. @throws Error(not_implemented) for another device.
+/// Checks that the device is the CPU. @throws Error(not_implemented) for another device.
 void expect_cpu(const std::string& device_type);
-/// Returns the device's name as sessions use it: "cpu", "sim", "sim:1".
+/// Returns the name by which sessions know the device, such as "cpu", "sim" or "sim:1".
 std::string device_name(const std::string& device_type, int device_id);
 
 }  // namespace treadle::python

@@ -1,4 +1,4 @@
-// `treadle` and `python -m treadle`: runs the command line in this process.
+// Binds the function that runs a command of `treadle` or `python -m treadle` in this process.
 #include "bindings.h"
 #include "cli/commands.h"
 

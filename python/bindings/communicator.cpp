@@ -1,4 +1,4 @@
-// Communicators for ranks that train together, including ones implemented in Python.
+// Binds communicators, through which ranks that train together exchange data. Python programs can also implement communicators.
 #include "treadle/communicator.h"
 
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 namespace treadle::python {
 namespace {
 
-// Calls a Python object with `rank`, `size`, `all_reduce(data, dtype)`, `broadcast(data, root)`, and optionally `fail(reason)`. Arrays
-// passed to it are valid only during the call.
+// A communicator that calls the methods of a Python object: `all_reduce(data, dtype)`, `broadcast(data, root)` and, if it exists,
+// `fail(reason)`. The object also has `rank` and `size`. The arrays that its methods get are valid only during the call.
 class PyCommunicator final : public Communicator {
  public:
   explicit PyCommunicator(const nb::object& object)

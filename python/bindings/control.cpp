@@ -1,4 +1,4 @@
-// Control of runs: cancel tokens, closing, hooks, monitors, stored values, thread pools, log messages.
+// Binds what controls runs: cancel tokens, close(), hooks, monitors, stored values, thread pools and log messages.
 #include <deque>
 #include <mutex>
 
@@ -45,7 +45,7 @@ bool remove_hook(HookId id) {
   return unregister_hook(id);
 }
 
-/// @param kept  receives the Python function, or null if `function` is None
+/// @param kept  receives the Python function; stays null if `function` is None
 Monitor make_monitor(nb::object function, const std::string& pattern, bool inputs, std::shared_ptr<nb::object>& kept) {
   Monitor monitor;
   monitor.pattern = pattern;
@@ -83,8 +83,8 @@ PyValueHandle store(const PySession& self, nb::handle value) {
   return {&self, session.store(datum_from_python(value, "", nullptr))};
 }
 
-// Log messages are queued, and the main thread hands them to Python. A thread that logs may hold locks that the owner of the interpreter
-// lock waits for, so it must not wait for the interpreter lock.
+// The log messages that the main thread is to pass to Python. A thread that logs must not wait for the GIL, because the thread may hold
+// locks for which the owner of the GIL waits.
 struct LogQueue {
   std::mutex mutex;
   std::deque<std::pair<int, std::string>> messages;
@@ -144,7 +144,7 @@ void set_python_log_callback(nb::object function, int lowest, std::string catego
 
 std::shared_ptr<nb::object> keep(nb::object function) {
   return {new nb::object(std::move(function)), [](nb::object* kept) {
-            if (!Py_IsInitialized()) return;  // the interpreter has ended, and its objects no longer exist
+            if (!Py_IsInitialized()) return;  // the interpreter has ended, and so have its objects
             nb::gil_scoped_acquire gil;
             delete kept;
           }};

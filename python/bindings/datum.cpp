@@ -16,13 +16,13 @@ std::string onnx_name(DType dtype) {
 
 bool starts_with(const std::string& text, std::string_view prefix) { return text.compare(0, prefix.size(), prefix) == 0; }
 
-// Returns the type within the outer parentheses: "seq(tensor(float))" -> "tensor(float)".
+// Returns the type within the outer parentheses: "tensor(float)" for "seq(tensor(float))".
 std::string inside(const std::string& type) {
   size_t open = type.find('(');
   return open == std::string::npos || type.back() != ')' ? std::string() : type.substr(open + 1, type.size() - open - 2);
 }
 
-// Returns the element type in the innermost "tensor(...)".
+// Returns the element type of the innermost "tensor(...)" in a type's text.
 DType element_dtype(const std::string& type) {
   size_t tensor = type.rfind("tensor(");
   if (tensor == std::string::npos) return DType::undefined;
@@ -33,7 +33,7 @@ DType element_dtype(const std::string& type) {
   return dtype_from_name(name);
 }
 
-// Returns true for a whole number. A map of integers refuses other numbers, because it would cut off their fractions.
+// Returns true for a whole number. Maps to integers refuse other numbers, because the conversion would cut off their fractions.
 bool is_whole(nb::handle value) {
   const nb::object whole = nb::steal(PyNumber_Long(value.ptr()));
   const int same = whole.is_valid() ? PyObject_RichCompareBool(whole.ptr(), value.ptr(), Py_EQ) : -1;
@@ -132,7 +132,7 @@ Datum detach(Datum output) {
   if (output.kind() == Datum::Kind::optional && output.optional().value)
     return Optional{std::make_shared<Datum>(detach(*output.optional().value))};
   if (output.kind() != Datum::Kind::sequence) return output;
-  // Copies the tensors, because `output` may share them with a constant or a feed.
+  // Elements are copied if other objects use their memory, because `output` may share elements with a constant or a feed.
   Sequence copy{output.sequence().element_dtype, {}};
   for (const Datum& element : output.sequence().elements) copy.elements.push_back(detach(element));
   return copy;

@@ -11,7 +11,7 @@ constexpr const char* kVersionedName = "dltensor_versioned";
 
 template <typename Managed>
 void drop_capsule(PyObject* capsule, const char* name) {
-  if (!PyCapsule_IsValid(capsule, name)) return;  // a consumer has taken the tensor from the capsule
+  if (!PyCapsule_IsValid(capsule, name)) return;  // a consumer has taken the tensor, and renamed the capsule
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
   if (managed && managed->deleter) managed->deleter(managed);
 }

@@ -1,4 +1,4 @@
-// Engine: executes operations in the order that their reads and writes of variables require.
+// Binds Engine, which executes operations in the order that their reads and writes of variables require.
 #include "treadle/engine.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -10,14 +10,14 @@
 namespace treadle::python {
 namespace {
 
-// A Python exception that an operation has raised. The engine may rethrow it several times before Python gets it back.
+// A C++ exception that holds the Python exception of an operation. The engine may rethrow it several times before Python gets it.
 struct PythonFailure : std::exception {
   explicit PythonFailure(nb::object given) : exception(keep(std::move(given))) {}
   const char* what() const noexcept override { return "an operation raised"; }
   std::shared_ptr<nb::object> exception;
 };
 
-// Calls that wait release the interpreter lock, because the operations that they wait for need it.
+// The Python class Engine. Methods that wait for operations release the GIL, because the operations need it.
 struct PyEngine {
   explicit PyEngine(const EngineOptions& options) : engine(std::make_unique<Engine>(options)) {}
   ~PyEngine() {

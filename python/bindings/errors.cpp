@@ -1,4 +1,4 @@
-// Raises treadle::Error as Python exceptions. Their classes are ONNX Runtime's, defined in treadle/errors.py.
+// Translates treadle::Error to Python exceptions. Their classes have ONNX Runtime's names, and treadle/errors.py defines them.
 #include <filesystem>
 
 #include "bindings.h"
@@ -34,7 +34,7 @@ const char* exception_name(OrtErrorCode status) {
   }
 }
 
-// Returns the error code for a status of ONNX Runtime's interface that has no treadle::Error.
+// Returns the error code of the exception for a StatusError, which contains only a status code of ONNX Runtime.
 ErrorCode code_of(OrtErrorCode status) {
   switch (status) {
     case ORT_NO_SUCHFILE: return ErrorCode::not_found;
@@ -48,7 +48,7 @@ ErrorCode code_of(OrtErrorCode status) {
 
 void set_python_error(const char* name, const Error& error) {
   nb::object type = nb::module_::import_("treadle.errors").attr(name);
-  const std::string_view what = error.what();  // the message may quote bytes of a file that are not UTF-8
+  const std::string_view what = error.what();  // not always UTF-8, because a message may quote bytes of a file
   nb::object text = nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "replace"));
   nb::object exception = type(text, nb::arg("code") = nb::cast(std::string(error_code_name(error.code()))));
   PyErr_SetObject(type.ptr(), exception.ptr());

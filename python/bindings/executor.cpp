@@ -1,4 +1,4 @@
-// Executors, and the graphs that several executors share.
+// Binds Executor, and ExecutorGraphs, the compiled graphs that several executors share.
 #include "treadle/executor.h"
 
 #include <nanobind/stl/map.h>
@@ -25,7 +25,7 @@ GradientRequests requests_from(const std::map<std::string, std::string>& texts) 
   return made;
 }
 
-// Makes feeds from a dict of arrays. Contiguous arrays are not copied.
+// Makes feeds from a dict of arrays. Uses the memory of contiguous arrays, and copies other arrays.
 Feeds feeds_from(const nb::dict& values) {
   Feeds made;
   for (auto [name, value] : values) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
@@ -55,8 +55,8 @@ void make_graphs(ExecutorGraphs* self, const Model& model, const PySessionOption
   });
 }
 
-// Sets the options that bind() and simple_bind() share. `request` says how the gradients of float32 arguments are written that `requests`
-// does not name.
+// Sets the options that bind() and simple_bind() share.
+// @param request  how a backward pass writes the gradients of float32 arguments that `requests` does not name
 void set_sharing(train::BindOptions& options, const std::string& request, const std::map<std::string, std::string>& requests,
                  const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {
   options.request = train::gradient_request_named(request);
@@ -81,7 +81,7 @@ Executor bind(const ExecutorGraphs& graphs, const nb::dict& arguments, const nb:
   return Executor(graphs, feeds_from(arguments), options);
 }
 
-// Replaces arrays of `buffer` that are not C-contiguous, aligned and writable.
+// Uses only the arrays of `buffer` that are C-contiguous, aligned and writable. The executor's new arrays replace other arrays in `buffer`.
 Executor simple_bind(const ExecutorGraphs& graphs, const std::map<std::string, std::vector<int64_t>>& shapes, const nb::dict& dtypes,
                      const std::string& request, const std::map<std::string, std::string>& requests, std::optional<nb::dict> buffer,
                      const Executor* shared, const std::optional<std::vector<std::string>>& shared_names) {

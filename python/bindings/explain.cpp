@@ -1,4 +1,4 @@
-// Explains how the optimiser changed a model, without running it, like `treadle explain`.
+// Binds the function that explains how the graph optimizer changes a model, like the command `treadle explain`. The model does not run.
 #include "cli/explain.h"
 
 #include "bindings.h"

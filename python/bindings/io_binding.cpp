@@ -1,4 +1,4 @@
-// SessionIOBinding: binds inputs and outputs before the runs.
+// Binds the class SessionIOBinding, with which a program sets the inputs and outputs of runs once for many runs.
 #include "datum.h"
 #include "session.h"
 
@@ -11,8 +11,8 @@ Tensor bound_memory(nb::handle element_type, const std::vector<int64_t>& shape, 
   Shape extents(shape);
   size_t size = size_bytes(dtype, extents.num_elements());
   if (pointer == 0 && size > 0) throw Error(ErrorCode::invalid_argument, "the address of a bound buffer is null");
-  // The owner of this memory is unknown, so the tensor counts as lent: a run that its caller may abandon at a deadline works on memory of
-  // its own instead.
+  // The tensor only lends this memory, because its owner is unknown: a run that the caller may abandon at a deadline works on a copy
+  // instead.
   return Tensor(dtype, extents, Storage::lend(reinterpret_cast<void*>(pointer), size));  // NOLINT(performance-no-int-to-ptr)
 }
 

@@ -1,4 +1,4 @@
-// JointModule and its runs.
+// Binds JointModule, a graph with forward and backward passes, and the runs of such a graph.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -26,7 +26,7 @@ nb::dict dict_of(const NamedTensors& tensors) {
   return dict;
 }
 
-// The run itself keeps its feeds alive, because it may wait at its Yield after this function has returned.
+// Makes feeds that keep the arrays alive, because the run may still wait at its Yield node when this function has returned.
 JointModule::Run begin(JointModule& module, const nb::dict& feeds, const PyRunOptions* options) {
   Feeds made;
   for (auto [name, value] : feeds) made.emplace(string_from_python(name), datum_from_python(value, "", nullptr));
@@ -65,7 +65,7 @@ Datum datum_from_feed(nb::handle value) {
   return tensor_from_capsule(value).contiguous();
 }
 
-// Makes tensors over memory that the caller owns: of OrtValues, or of arrays.
+// Makes tensors that use the memory of the caller's OrtValues or arrays.
 NamedTensors held_from_dict(const nb::dict& values) {
   NamedTensors made;
   for (auto [name, value] : values) {
@@ -75,10 +75,11 @@ NamedTensors held_from_dict(const nb::dict& values) {
   return made;
 }
 
-// Copies read-only memory (a constant that is an output), because other frameworks write to tensors that they receive.
+// Makes a DLPack capsule. Copies read-only memory (of a constant that is an output), because other frameworks write to tensors they
+// receive.
 nb::object capsule_of(const Tensor& tensor) { return capsule_from_tensor(tensor.storage()->writable() ? tensor : tensor.clone(), false); }
 
-// @return the run, and the run's outputs as DLPack capsules
+// @param feeds  values in the order of the module's inputs  @return the run, and its outputs as DLPack capsules
 nb::tuple forward_in_order(JointModule& module, const nb::list& feeds, std::optional<uint64_t> draw, bool update_states,
                            nb::handle options) {
   const RunOptions* of_run = options.is_none() ? nullptr : &nb::cast<const PyRunOptions&>(options);
@@ -97,7 +98,7 @@ nb::tuple forward_in_order(JointModule& module, const nb::list& feeds, std::opti
   return nb::make_tuple(made_run, outputs);
 }
 
-// @param grad_outputs  DLPack capsules of the outputs' gradients; None means zeros
+// @param grad_outputs  DLPack capsules with the outputs' gradients; None: a gradient of zeros
 void begin_backward(JointModule::Run& run, const nb::list& grad_outputs) {
   std::vector<Tensor> made;
   for (nb::handle value : grad_outputs) made.push_back(value.is_none() ? Tensor() : tensor_from_capsule(value).contiguous());
@@ -105,7 +106,7 @@ void begin_backward(JointModule::Run& run, const nb::list& grad_outputs) {
   run.begin_backward(made);
 }
 
-// @return DLPack capsules of gradients; None for a gradient that does not exist
+// @return DLPack capsules with the requested gradients; None for an input that has no gradient
 nb::list advance_backward(JointModule::Run& run, const std::vector<size_t>& gradients) {
   std::vector<Tensor> made;
   {
@@ -117,8 +118,8 @@ nb::list advance_backward(JointModule::Run& run, const std::vector<size_t>& grad
   return list;
 }
 
-// Returns true if each container still holds the same objects (by identity) as when the snapshot was taken. An item of the snapshot is
-// (container, keys, values); the keys of a list are None.
+// Returns true if each container still holds the same objects (by identity) as when the caller made the snapshot. Each item of the snapshot
+// is (container, keys, values); for a list, the keys are None.
 bool holds_the_same(const nb::list& snapshot) {
   for (nb::handle entry : snapshot) {
     PyObject *container = PyTuple_GetItem(entry.ptr(), 0), *keys = PyTuple_GetItem(entry.ptr(), 1),

@@ -1,4 +1,4 @@
-// treadle.memory.plan_arena, and allocators implemented in Python.
+// Binds treadle.memory.plan_arena() and the class Allocator, with which Python programs can implement allocators.
 #include "treadle/memory.h"
 
 #include "bindings.h"
@@ -31,8 +31,8 @@ PyArenaPlan plan_arena(const std::vector<size_t>& sizes_bytes, const std::vector
   return {std::move(plan.offsets), plan.size_bytes, plan.lower_bound_bytes, std::string(plan.strategy)};
 }
 
-// Makes an allocator of Python functions, which return addresses and may be called on any thread. Blocks that live longer than the
-// interpreter are not freed.
+// Makes an allocator that calls Python functions, on any thread. `allocate` returns an address. Blocks that live longer than the Python
+// interpreter are never freed.
 std::shared_ptr<Allocator> python_allocator(nb::object allocate, nb::object free, const std::string& name) {
   AllocatorCallbacks callbacks;
   callbacks.name = name;
@@ -41,7 +41,7 @@ std::shared_ptr<Allocator> python_allocator(nb::object allocate, nb::object free
     try {
       const nb::object address = (*call)(size_bytes);
       return address.is_none() ? nullptr : reinterpret_cast<void*>(nb::cast<uintptr_t>(address));
-    } catch (const std::exception& error) {  // thrown by the Python function or by the cast of its result
+    } catch (const std::exception& error) {  // the Python function or the cast of its result has failed
       throw OutOfMemory("the allocator \"" + name + "\": " + error.what());
     }
   };

@@ -1,4 +1,4 @@
-// Model, NodeArg and ModelMetadata.
+// Binds Model, NodeArg and ModelMetadata.
 #include "treadle/model.h"
 
 #include "bindings.h"
@@ -9,7 +9,7 @@
 namespace treadle::python {
 namespace {
 
-// Returns an int, a symbol's name or None (unknown) for each extent. The list is empty if the rank is unknown.
+// Returns for each extent an int, the name of a symbol, or None if the extent is unknown. The list is empty if the rank is unknown.
 nb::list shape_to_python(const ValueInfo& info) {
   nb::list shape;
   for (const auto& extent : info.shape) {

@@ -1,4 +1,4 @@
-// The extension module treadle._treadle. The Python package treadle/ builds its interfaces on it.
+// Defines the extension module treadle._treadle, on which the Python package treadle/ builds its interfaces.
 #include "bindings.h"
 
 namespace treadle::python {
@@ -7,7 +7,7 @@ void register_operators(nb::module_& module);
 
 NB_MODULE(_treadle, module) {
   using namespace treadle::python;
-  // Leaks are not reported: an object and its callback may refer to each other when the script ends, which users cannot prevent.
+  // nanobind must not report leaks, because users cannot prevent that an object and its callback refer to each other when the script ends.
   nanobind::set_leak_warnings(false);
   module.doc() = "The Treadle library as Python objects; use the package treadle.";
   module.def("version", [] { return std::string(treadle::version()); });

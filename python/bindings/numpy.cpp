@@ -17,13 +17,13 @@ namespace {
 
 nb::object helper(const char* name) { return nb::module_::import_("treadle._dtypes").attr(name); }
 
-// Recognises NumPy's own arrays by their type, because reading __array_interface__ makes a dict of strings, which takes a microsecond.
+// Tests first if `value` is a NumPy array, because reading __array_interface__ makes a dict of strings, which takes a microsecond.
 bool has_array_interface(nb::handle value) {
-  static PyObject* const ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();  // the type is never released
+  static PyObject* const ndarray = nb::object(nb::module_::import_("numpy").attr("ndarray")).release().ptr();  // never released
   return PyObject_IsInstance(value.ptr(), ndarray) == 1 || nb::hasattr(value, "__array_interface__");
 }
 
-// Returns the dtype for a buffer's format (PEP 3118) in native byte order; `undefined` for other formats, which the slow path converts.
+// Returns the dtype for a buffer's format (PEP 3118) in native byte order; `undefined` for other formats, which Python code converts.
 DType dtype_of_format(const char* format, Py_ssize_t item_bytes) {
   if (!format) return DType::uint8;
   if (*format == '@' || *format == '=' || *format == '<') ++format;
@@ -55,7 +55,7 @@ Shape shape_of(const Py_buffer& buffer) {
   return shape;
 }
 
-// Returns a deleter that keeps the buffer until a Tensor drops its last reference, on any thread.
+// Returns a deleter for a tensor's memory. The deleter keeps the buffer alive until the last user of the memory is gone, on any thread.
 std::function<void()> keep_buffer(std::shared_ptr<Py_buffer> buffer) {
   return [buffer] {
     if (!Py_IsInitialized()) return;
@@ -75,7 +75,7 @@ Tensor strings_from_array(nb::handle array) {
   return tensor;
 }
 
-// Packs elements of one byte each into ONNX's packed form, the first element in the low bits.
+// Packs elements that take one byte each: several elements to a byte, as ONNX stores them, the first element in the low bits.
 Tensor pack(const Tensor& bytes, DType dtype) {
   Tensor packed(dtype, bytes.shape());
   const size_t bits = bits_of(dtype);
@@ -119,7 +119,7 @@ nb::dlpack::dtype buffer_dtype(DType dtype) {
     default: break;
   }
   auto code = is_signed_integer(dtype) ? nb::dlpack::dtype_code::Int : nb::dlpack::dtype_code::UInt;
-  return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits_of(dtype)), 1};  // floats of less than a byte are passed as their bits
+  return {static_cast<uint8_t>(code), static_cast<uint8_t>(bits_of(dtype)), 1};  // floats below 8 bits become integers with their bits
 }
 
 nb::object strings_to_array(const Tensor& tensor) {
@@ -127,7 +127,7 @@ nb::object strings_to_array(const Tensor& tensor) {
   nb::list shape;
   for (int64_t extent : tensor.shape()) shape.append(extent);
   nb::object array = numpy.attr("empty")(nb::int_(tensor.num_elements()), nb::arg("dtype") = nb::str("O"));
-  // Borrows the references of the object array, because setting its elements one by one takes three times as long.
+  // This code writes the references in the object array directly, because setting the elements one by one takes three times as long.
   Py_buffer buffer;
   if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) throw nb::python_error();
   const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> release(&buffer, PyBuffer_Release);
@@ -166,7 +166,7 @@ DType dtype_from_python(nb::handle dtype) { return static_cast<DType>(nb::cast<i
 
 Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
   auto buffer = std::make_unique<Py_buffer>();
-  // Plain arrays are used directly. Python code converts all others to plain ones.
+  // The tensor uses the memory of a plain array directly. Python code below converts other arrays and objects to plain arrays.
   if (has_array_interface(array) && PyObject_GetBuffer(array.ptr(), buffer.get(), PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
     DType found = dtype_of_format(buffer->format, buffer->itemsize);
     size_t alignment = found == DType::complex64    ? 4
@@ -189,8 +189,8 @@ Tensor tensor_from_array(nb::handle array, BufferScope* scope, DType dtype) {
     PyBuffer_Release(buffer.get());
   }
   PyErr_Clear();
-  // normalize() returns (kind, array). The kind is "plain" (a contiguous array in native byte order), "string", or the name of a type whose
-  // bits the array holds.
+  // normalize() returns ONNX's number of the element type, and an array. The array is contiguous and in native byte order, and holds
+  // elements of that type, objects for the type string, or integers with the same bits as elements of a type that NumPy lacks.
   nb::tuple normalized = nb::cast<nb::tuple>(helper("normalize")(array, static_cast<int>(dtype)));
   auto kind = static_cast<DType>(nb::cast<int>(normalized[0]));
   nb::object plain = normalized[1];

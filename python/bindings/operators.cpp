@@ -1,4 +1,4 @@
-// Lists the library's operators for treadle._onnxruntime_state.
+// Binds the function that lists the library's operators with their types and attributes.
 #include <algorithm>
 
 #include "bindings.h"
@@ -9,9 +9,9 @@
 namespace treadle::python {
 namespace {
 
-constexpr int kNoBound = 2147483647;  // the number that means "no maximum" in ONNX's schemas
+constexpr int kNoBound = 2147483647;  // stands for "no maximum" in ONNX's operator schemas
 
-// Returns ONNX's number for the attribute's type; 0 if the definition declares none.
+// Returns ONNX's number for the type of the attribute's default; 0 if the definition has no such default.
 int type_of(const AttributeDef& attribute) {
   if (std::holds_alternative<float>(attribute.value)) return 1;
   if (std::holds_alternative<int64_t>(attribute.value)) return 2;
@@ -25,7 +25,7 @@ nb::object default_of(const AttributeDef& attribute) {
   return nb::none();
 }
 
-// Formats types as NodeArg.type does: "tensor(float)".
+// Returns the types' names in the form of NodeArg.type, such as "tensor(float)".
 std::vector<std::string> types_of(const TypeSet& types) {
   std::vector<std::string> names;
   for (int number = 1; number < kNumDTypes; ++number) {
@@ -42,7 +42,7 @@ nb::list ports_of(const std::vector<Port>& ports) {
   return list;
 }
 
-// Returns the smallest and the largest number of operands that an operator with these ports takes.
+// Returns the smallest and the largest number of inputs or outputs of an operator that declares these ports.
 nb::tuple count_of(const std::vector<Port>& ports) {
   int least = 0, place = 0;
   bool open = false;
@@ -51,7 +51,7 @@ nb::tuple count_of(const std::vector<Port>& ports) {
     if (port.presence == Presence::required) least = place;
     open = open || port.presence == Presence::variadic;
   }
-  // As in ONNX's schemas: a variadic operand may have no values if other operands precede it, but these are then required.
+  // As in ONNX's schemas, a variadic port may be empty if other ports precede it, and makes all of these required.
   if (open) least = ports.size() == 1 ? 1 : std::max(least, place - 1);
   return nb::make_tuple(least, open ? kNoBound : place);
 }

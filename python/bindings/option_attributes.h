@@ -1,4 +1,4 @@
-// Generates Python attributes from a table of options.
+// Adds Python attributes to a class of options, one for each row of a table of options.
 #pragma once
 
 #include <nanobind/stl/filesystem.h>
@@ -17,10 +17,10 @@
 namespace treadle::python {
 
 nb::object enum_value(const char* name, int value);
-/// Returns an enumerator's number. Also accepts plain numbers, which ONNX Runtime refuses.
+/// Returns the number of an enumerator. Also accepts plain numbers, which ONNX Runtime refuses.
 int enum_number(const char* name, nb::handle value);
 
-/// Returns the row's text as a docstring.
+/// Returns the row's text and type as a sentence, for a docstring.
 std::string sentence(const OptionInfo& row);
 inline std::string python_name(const OptionInfo& row) { return std::string(row.python.empty() ? row.name : row.python); }
 
@@ -35,7 +35,7 @@ nb::object read_only(const T& list) {
     return nb::module_::import_("types").attr("MappingProxyType")(nb::cast(list));
 }
 
-// Returns lists and maps read-only, because changes of the returned copy would have no effect.
+// Returns the Python type of the read-only list or map that the attribute's getter returns. Changes of a copy would have no effect.
 template <typename T>
 constexpr const char* view_type() {
   if constexpr (std::is_same_v<T, std::vector<std::string>>)
@@ -51,12 +51,12 @@ constexpr const char* view_type() {
 inline std::string signature(std::string_view name, std::string_view type) {
   return "def " + std::string(name) + "(self) -> " + std::string(type);
 }
-/// Returns the signature of a setter. The type in it is also that of the keyword that cmake/write_keywords.py writes.
+/// Returns the signature of a setter. The script cmake/write_keywords.py takes the type of the keyword from this signature.
 inline std::string setter_signature(std::string_view name, std::string_view type) {
   return "def " + std::string(name) + "(self, arg: " + std::string(type) + ", /) -> None";
 }
 
-/// Returns, for each option of the table, its name in Python, its type, its default and its meaning.
+/// Returns a map for each option of the table: its name, its keyword in Python, its type, its default and its meaning.
 template <typename O>
 std::vector<std::map<std::string, std::string>> list_options(const OptionTable<O>& table) {
   std::vector<std::map<std::string, std::string>> rows;
@@ -69,7 +69,7 @@ std::vector<std::map<std::string, std::string>> list_options(const OptionTable<O
   return rows;
 }
 
-/// Adds an attribute to `cls` for each row of the table that has none yet. @tparam Object  the type of the options in the Python class
+/// Adds an attribute to `cls` for each row of the table, if `cls` has none for the row. @tparam Object  the C++ type of the Python class
 template <typename O, typename Object>
 class Attributes {
  public:
@@ -111,7 +111,7 @@ class Attributes {
           nb::for_getter(nb::sig(signature(name, view_type<T>()).c_str())), sentence(row).c_str());
   }
 
-  // Returns a setter. If it refuses a value that is out of range, the option keeps its former value.
+  // Returns a setter for the option. If the setter refuses a value that is out of range, the option keeps its former value.
   template <typename Given, typename M>
   static auto setter(const Option<O>& row, const M& member) {
     return [member, &row](Object& options, Given value) {
@@ -140,7 +140,7 @@ class Attributes {
         nb::for_setter(nb::sig(setter_signature(name, type).c_str())), sentence(row).c_str());
   }
 
-  // Adds an attribute whose values are an enumeration. It can also be set by the name of a value.
+  // Adds an attribute whose values are enumerators. Programs can also set it by the name of an enumerator.
   void add_choice(const std::string& name, const Option<O>& row, const ChoiceMember<O>& member) {
     std::string names;
     for (const OptionChoice& choice : row.choices) names += (names.empty() ? "\"" : ", \"") + std::string(choice.name) + "\"";

@@ -1,4 +1,4 @@
-// SessionOptions and RunOptions, with ONNX Runtime's names and defaults.
+// Binds SessionOptions and RunOptions, with ONNX Runtime's names and defaults.
 #include "session/options.h"
 
 #include <nanobind/stl/pair.h>
@@ -45,7 +45,7 @@ std::string config_entry(const std::map<std::string, std::string>& config, const
   return found->second;
 }
 
-// The run keeps the options alive, and the options keep the callback alive.
+// Sets the callback. It needs no reference of its own to the function, because a run keeps its options alive, and they hold the function.
 void set_metadata_callback(PyRunOptions& options, nb::object callback) {
   if (callback.is_none()) {
     options.on_metadata = {};
@@ -84,7 +84,7 @@ void add_external_files(PySessionOptions& options, const std::vector<std::string
 
 using ProviderOptions = std::map<std::string, std::string>;
 
-// The provider that is added first computes all nodes if it is the CPU's, because the CPU has a kernel for each node.
+// Uses only the provider that is added first: the CPU provider computes every node, and beside another provider, the CPU computes the rest.
 void add_provider(PySessionOptions& options, const std::string& name, const ProviderOptions& given) {
   const char* const provider = ort::find_provider(name);
   if (!provider)
@@ -106,15 +106,15 @@ void add_provider_for_devices(PySessionOptions& options, nb::sequence devices, c
   add_provider(options, name_of(devices[0]), all);
 }
 
-// Returns a row for each GPU that programs are offered: its name and model, the PCI numbers of its vendor and of the device, and whether
-// the GPU has memory of its own.
+// Returns a row for each GPU on which programs can run models: its name, its model, the PCI numbers of its vendor and of the device, and
+// true if the GPU has its own memory.
 std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> offered_gpus() {
   std::vector<std::tuple<std::string, std::string, uint32_t, uint32_t, bool>> gpus;
   for (const gpu::Gpu& gpu : gpu::offered_gpus()) gpus.emplace_back(gpu.name, gpu.model, gpu.vendor_id, gpu.device_id, gpu.is_discrete);
   return gpus;
 }
 
-// Sets the option that a config entry means. @return false if the entry means no option
+// Sets the option for which a config entry stands. @return false if the entry stands for no option
 bool set_by_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
   OrtSessionOptions with;
   with.options = options;
@@ -129,7 +129,7 @@ bool set_by_entry(PySessionOptions& options, const std::string& key, const std::
   return true;
 }
 
-// Keeps the entry, even if it sets an option, as ONNX Runtime does. A refused entry raises RuntimeError, as in ONNX Runtime.
+// Adds a config entry. Like ONNX Runtime, keeps the entry even if it sets an option, and raises RuntimeError for an invalid entry.
 void add_entry(PySessionOptions& options, const std::string& key, const std::string& value) {
   constexpr size_t kMostBytes = 8192;
   try {
@@ -159,7 +159,7 @@ void register_library(PySessionOptions& options, const std::string& path) {
   options.custom_op_domains.insert(options.custom_op_domains.end(), domains->begin(), domains->end());
 }
 
-// Registers members that are not attributes of a single number, text or list.
+// Registers the methods of SessionOptions. Options that are a single number, text or list are attributes instead.
 void register_methods(nb::class_<PySessionOptions>& session, const Attributes<SessionOptions, PySessionOptions>& attributes) {
   using namespace nb::literals;
   session
@@ -202,7 +202,7 @@ void register_methods(nb::class_<PySessionOptions>& session, const Attributes<Se
 
 constexpr const char* kKeptLogging = "Kept; messages go to the logger \"treadle\".";
 
-// Defines options that are accepted for compatibility and have no effect (docs/python.md), and methods for execution providers.
+// Registers options that exist for compatibility and have no effect (see docs/python.md), and methods for execution providers.
 void register_kept(nb::class_<PySessionOptions>& session) {
   using namespace nb::literals;
   session

@@ -1,4 +1,4 @@
-// OrtValue: a value of any ONNX type that Python holds without converting it.
+// Binds OrtValue, which holds a value of any ONNX type in the library's form, without converting it to Python objects.
 #include "core/values/writable.h"
 #include "datum.h"
 #include "dlpack.h"
@@ -20,7 +20,7 @@ namespace {
 
 const Tensor& tensor_of(const OrtValue& self) { return self.datum.tensor(); }
 
-// Accepts a device's name, or an OrtDevice as in ONNX Runtime's extension module.
+// Returns the device's name from a name, or from an OrtDevice, as ONNX Runtime's extension module accepts it.
 std::string device_from_python(nb::handle device, int device_id) {
   if (nb::isinstance<nb::str>(device)) return device_name(nb::cast<std::string>(device), device_id);
   constexpr const char* kNames[] = {"cpu", "gpu", "fpga", "npu"};
@@ -34,7 +34,7 @@ OrtValue from_array(nb::handle array, nb::handle device, int device_id, int) {
   return {to_device(tensor_from_array(array), device_from_python(device, device_id))};
 }
 
-// Reinterprets an array's bits as elements of another type with the same size, for types that NumPy lacks.
+// Makes a value whose elements have the array's bits, but another type of the same size, for types that NumPy lacks.
 OrtValue reinterpret_array(nb::handle array, int onnx_type) {
   Tensor bits = tensor_from_array(array);
   auto dtype = static_cast<DType>(nb::cast<int>(nb::module_::import_("treadle._dtypes").attr("onnx_dtype")(onnx_type)));
@@ -52,7 +52,7 @@ OrtValue from_shape_on(const std::vector<int64_t>& shape, nb::handle element_typ
   return from_shape(shape, element_type, device, 0, -1, nb::none());
 }
 
-// If `device` is an OrtMemoryInfo, the function uses only its name, which tells the device of the memory.
+// Makes a value in the memory that an OrtMemoryInfo describes. The function uses only its name, which is the name of the memory's device.
 OrtValue from_shape_in(const std::vector<int64_t>& shape, nb::handle element_type, nb::handle memory_info) {
   std::string name = nb::cast<std::string>(memory_info.attr("name"));
   if (name.starts_with("Cpu") || name == "CPU") name = "cpu";
@@ -74,7 +74,7 @@ int element_type(const OrtValue& self) {
   }
 }
 
-// Returns an array that shares the value's memory, as ONNX Runtime does on the CPU.
+// Returns an array that shares the value's memory, as ONNX Runtime does on the CPU; for a sparse tensor, a SparseTensor.
 nb::object to_numpy(const OrtValue& self) {
   return self.datum.kind() == Datum::Kind::sparse_tensor ? datum_to_python(self.datum) : array_from_tensor(tensor_of(self));
 }
@@ -111,7 +111,7 @@ nb::object to_capsule(const OrtValue& self, nb::kwargs options) {
   return capsule_from_tensor(tensor, versioned);
 }
 
-// If `is_bool`, uint8 elements become bool, because old exporters lack bool.
+// @param is_bool  true: uint8 elements become bool, because old exporters of DLPack capsules lack bool
 OrtValue from_capsule(nb::object data, bool is_bool) {
   nb::object capsule = data;
   if (nb::hasattr(data, "__dlpack__")) {
@@ -138,8 +138,8 @@ bool has_value(const OrtValue& self) {
 void register_ort_value(nb::module_& module) {
   using namespace nb::literals;
   nb::class_<OrtValue>(module, "OrtValue", "A value of any ONNX type, kept as the library has it.")
-      // ONNX Runtime has two classes: a public one, which is made of an inner one and the owner of its memory. Treadle's value owns its
-      // memory, so this constructor of the public class ignores the owner.
+      // In ONNX Runtime, the public class OrtValue wraps a value of an inner class and the owner of its memory. Treadle's value owns its
+      // memory, so this constructor ignores the owner.
       .def(
           "__init__", [](OrtValue* self, const OrtValue& ortvalue, nb::handle, nb::handle) { new (self) OrtValue(ortvalue); }, "ortvalue"_a,
           "numpy_obj"_a.none() = nb::none(), "session"_a.none() = nb::none(), "The same value: nothing is copied.")

@@ -1,4 +1,4 @@
-// PartialRun: a run that pauses at every Yield, where Python reads and supplies values.
+// Binds PartialRun, a run that pauses at every Yield node, where Python reads and supplies values.
 #include "datum.h"
 #include "session.h"
 
@@ -9,7 +9,7 @@ struct PyValueCache {
   std::shared_ptr<ValueCache> values;
 };
 
-// The run itself keeps its feeds alive, because it may continue after this call.
+// Starts a partial run. Its feeds keep the arrays alive, because the run may continue after this call.
 PartialRun start_partial(const PySession& self, const nb::dict& feeds, const PyValueCache* cache, const PyRunOptions* options) {
   std::set<std::string> may_be_later;
   for (const ValueInfo& info : self.inputs)

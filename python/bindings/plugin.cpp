@@ -1,4 +1,4 @@
-// Operators written in Python, and plugins: implements the callbacks of treadle/plugin.h with Python callables.
+// Binds the registration of operators written in Python, and plugins. The callbacks of treadle/plugin.h call Python functions here.
 #include "treadle/plugin.h"
 
 #include <cstring>
@@ -21,7 +21,7 @@ void check(treadle_status* status) {
   throw error;
 }
 
-// An operator that Python implements. It lives as long as the process, because nodes of sessions point to it.
+// The Python functions of an operator. The object lives as long as the process, because nodes of sessions point to it.
 struct PythonOperator {
   nb::object function, infer;
 };
@@ -56,7 +56,7 @@ nb::dict attributes_of(const treadle_host* host, const treadle_node* node) {
   return all;
 }
 
-/// Runs `body` with the GIL held. If `body` throws, the failure of the callback gets the exception's text.
+/// Runs `body` with the GIL held, for a callback of a plugin. @return 1; 0 if `body` throws, and the exception's text is then the failure
 template <typename Body>
 int called(const treadle_host* host, Body&& body) {
   nb::gil_scoped_acquire gil;
@@ -69,7 +69,7 @@ int called(const treadle_host* host, Body&& body) {
   return 0;
 }
 
-// Runs `make` so that allocations by Python do not count against the run's memory limit.
+// Calls `make`. What it allocates for Python does not count against the run's memory limit.
 template <typename Make>
 auto outside_of_run(Make&& make) {
   const AllocationScope none(nullptr, MemoryClass::other);
@@ -182,7 +182,7 @@ void register_python_operator(const std::string& domain, const std::string& op_t
                                    },
                                .destroy =
                                    [](void*, void* state) {
-                                     if (!Py_IsInitialized()) return;  // the session outlives the interpreter
+                                     if (!Py_IsInitialized()) return;  // the session lives longer than the Python interpreter
                                      nb::gil_scoped_acquire gil;
                                      delete static_cast<nb::dict*>(state);
                                    },

@@ -1,7 +1,7 @@
-// Profiles of sessions, trainers and joint modules.
+// Binds profilers of sessions, trainers and joint modules, and ranges of the program.
 #include "profile.h"
 
-// structmember.h needs Python.h to be included first.
+// Python.h must come before structmember.h, which depends on it.
 #include <Python.h>
 #include <structmember.h>
 
@@ -68,27 +68,27 @@ PyProfile read_recording(const std::string& path, const std::string& model, bool
 
 PyTypeObject *range_type = nullptr, *range_method_type = nullptr;
 
-// A range is a plain CPython object, because an object of a nanobind class takes longer to make than the range itself lasts. __enter__ and
-// __exit__ return objects that exist already, so that no bound methods are made for each range.
+// A range of the program is a plain CPython object, because making an object of a nanobind class takes longer than a short range lasts.
+// Reading __enter__ or __exit__ of a range returns the range itself, so that Python makes no bound methods.
 struct RangeObject {
   PyObject_HEAD vectorcallfunc call;
   PyObject* name;
   uint64_t start;
-  uint32_t id;  // the id of the range's name, set when the range begins
+  uint32_t id;  // the number of the range's name in profiles, set when the range begins
 };
 
 std::string_view text_of(PyObject* name) {
   Py_ssize_t size = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name, &size);
   if (text) return {text, static_cast<size_t>(size)};
-  PyErr_Clear();  // the name has lone surrogates, which UTF-8 cannot represent
+  PyErr_Clear();  // the name contains lone surrogates, which UTF-8 cannot represent
   return "(not UTF-8)";
 }
 
-// Returns the id of a range's name. Literals are interned, so a known address needs no lookup by text. Called with the GIL held.
+// Returns the number of a range's name in profiles. Names are usually interned literals, so their address identifies them. Needs the GIL.
 uint32_t range_name(PyObject* name) {
   static auto* known = new std::unordered_map<PyObject*, uint32_t>;
-  // A small cache for the few names that a loop uses.
+  // A small cache by address, for the few names that a loop uses.
   struct Recent {
     PyObject* name = nullptr;
     uint32_t id = 0;
@@ -104,7 +104,7 @@ uint32_t range_name(PyObject* name) {
   const uint32_t id = ProfileRange::name_id(text_of(name));
   constexpr size_t kMostKnown = 4096;
   if (known->size() < kMostKnown) {
-    Py_INCREF(name);  // a reference keeps the string alive, so that no other string gets its address
+    Py_INCREF(name);  // this reference keeps the string alive, so that no other string gets its address
     known->emplace(name, id);
   }
   return id;
@@ -128,14 +128,14 @@ PyObject* call_range(PyObject* self, PyObject* const* /*arguments*/, size_t flag
   Py_RETURN_NONE;
 }
 
-// Implements __enter__ and __exit__ of the type as descriptors: both return the range itself, which is callable.
+// Implements the descriptors __enter__ and __exit__ of the type: both return the range itself, which is callable.
 PyObject* range_itself(PyObject* descriptor, PyObject* range, PyObject* /*type*/) {
   PyObject* found = range ? range : descriptor;
   Py_INCREF(found);
   return found;
 }
 
-// Implements type(range).__exit__(range, ...), as contextlib.ExitStack calls it.
+// Implements calls of the descriptors: contextlib.ExitStack, for example, calls type(range).__exit__(range, ...).
 PyObject* call_of_range(PyObject* /*descriptor*/, PyObject* arguments, PyObject* keywords) {
   PyObject* range = PyTuple_Size(arguments) > 0 ? PyTuple_GetItem(arguments, 0) : nullptr;
   if (!range || Py_TYPE(range) != range_type) {
@@ -146,7 +146,7 @@ PyObject* call_of_range(PyObject* /*descriptor*/, PyObject* arguments, PyObject*
   return others ? PyVectorcall_Call(range, others.ptr(), keywords) : nullptr;
 }
 
-// Ended ranges are kept for reuse, at most this many: usually one range is open, or a few nested ones. They are used with the GIL held.
+// Up to this number of ended ranges are kept for reuse: usually, one range or a few nested ones are open. The GIL protects the list.
 constexpr size_t kMostSpare = 16;
 RangeObject* spare_ranges[kMostSpare];
 size_t num_spare = 0;

@@ -1,4 +1,4 @@
-// A profile that Python holds, and its report.
+// The Python class of a profile, and its conversion to Python objects.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -9,7 +9,7 @@
 namespace treadle::python {
 
 struct PyProfile {
-  Profile profile;  ///< has no events if it was read from JSON
+  Profile profile;  ///< without events if the report was read from JSON
   ProfileReport report;
 };
 

@@ -1,4 +1,4 @@
-// Converts a profile's report to the classes of treadle.profiling.
+// Converts a profile's report to objects of the classes in treadle.profiling.
 #include "treadle/profile_report.h"
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace treadle::python {
 namespace {
 
-// Constructs objects of one class of treadle.profiling. The class's fields are passed by name.
+// Makes objects of one class of treadle.profiling from the class's fields by name.
 class ProfileClass {
  public:
   explicit ProfileClass(const char* name) : class_(nb::module_::import_("treadle.profiling").attr(name)) {}
@@ -45,7 +45,7 @@ nb::dict dict_of(const NamedSeries& named) {
   return made;
 }
 
-// Converts a holding to a tuple of name, class and bytes.
+// Returns a tuple (name, class of memory, bytes) for each holder of memory.
 template <typename Holding>
 nb::tuple holdings(const std::vector<Holding>& list) {
   nb::list made;
@@ -53,7 +53,7 @@ nb::tuple holdings(const std::vector<Holding>& list) {
   return nb::tuple(made);
 }
 
-// Makes objects of nested items, each item before those within it. `make` gets an item and its path: the names of the items around it, and
+// Makes an object for each of the nested items, outer items first. `make` gets an item and its path: the names of the items around it, and
 // its own name.
 template <typename Item, typename Make>
 nb::list nested(const std::vector<Item>& items, const Make& make) {
@@ -182,7 +182,7 @@ nb::list marks_of(const PyProfile& self) {
   return made;
 }
 
-// Returns the layers. Phases of a step are not layers, so their names are not in the layers' paths.
+// Returns the model's layers. The phases of a training step are not layers, so paths of layers do not contain their names.
 nb::list layers_of(const PyProfile& self) {
   const ProfileClass make("ProfiledLayer");
   std::vector<std::pair<std::string, std::vector<std::string>>> places;
@@ -228,7 +228,7 @@ nb::object memory_of(const PyProfile& self) {
   return ProfileClass("MemoryTimeline")(d);
 }
 
-// The contents of a file, passed to Python without a copy: a trace of a million events has 80 MB.
+// The contents of a file as an array, which Python gets without a copy, because a trace of a million events has 80 MB.
 using FileContents = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>;
 
 FileContents contents_of(const PyProfile& self, const std::string& path) {

@@ -1,6 +1,6 @@
-// Records the calls of the Python interpreter for profiles that ask for them, with sys.monitoring (Python 3.12 and newer) or
-// sys.setprofile. Each thread has a stack of open calls, so that every call ends, whether by a return, an exception, a generator's yield,
-// or the end of the profile.
+// Records the calls of Python functions for profiles that ask for them. The interpreter reports the calls through sys.monitoring (Python
+// 3.12 and newer) or sys.setprofile. Each thread has a stack of open calls, so that every recorded call gets an end: by a return, an
+// exception, the yield of a generator, or the end of the profile.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,18 +18,18 @@
 namespace treadle::python {
 namespace {
 
-// A call that has not ended. The GIL must be held for this struct and for everything below it.
+// A call that has not ended. The GIL protects all data of this file.
 struct OpenCall {
-  const PyObject* what;  // the code object or callable; it is only compared
+  const PyObject* what;  // the code object or callable; only its address is used
   uint32_t name;
   uint64_t start;
-  bool is_told = false;  // profiles have been told that the call is under way
+  bool is_told = false;  // true: the active profiles know that the call is open
 };
 
 struct PythonThread {
   int64_t system_id = syscall(SYS_gettid);
   std::vector<OpenCall> open;
-  const PyObject* hidden = nullptr;  // calls by this code object are not recorded
+  const PyObject* hidden = nullptr;  // not null: in a call of this code object, which is not recorded, nor is what it calls
 };
 
 std::vector<std::shared_ptr<PythonThread>>& python_threads() {
@@ -37,7 +37,7 @@ std::vector<std::shared_ptr<PythonThread>>& python_threads() {
   return *threads;
 }
 
-// Returns the calls of this thread. When the thread ends, all its calls have ended.
+// Returns the record of this thread. Removes records of ended threads, to which only the list still refers: all their calls have ended.
 PythonThread& own_thread() {
   thread_local const std::shared_ptr<PythonThread> own = [] {
     auto made = std::make_shared<PythonThread>();
@@ -48,10 +48,10 @@ PythonThread& own_thread() {
   return *own;
 }
 
-// Limit of the recorded stack, so that endless recursion does not fill the memory.
+// The largest number of recorded open calls of a thread, so that endless recursion does not fill the memory.
 constexpr size_t kDeepest = 100'000;
 
-// Returns the code objects of the profiler's own functions, which are not recorded; they are few.
+// Returns the code objects of the profiler's own functions, whose calls are not recorded. The list is short.
 std::vector<const PyObject*>& hidden_codes() {
   static auto* codes = new std::vector<const PyObject*>;
   return *codes;
@@ -67,8 +67,8 @@ void begin_call(const PyObject* what, uint32_t name) {
   if (thread.open.size() < kDeepest) thread.open.push_back({what, name, ProfileRange::begin()});
 }
 
-// Ends the call of `what`, and the calls within it whose ends Python did not report. Ignores a call that began before the profile, because
-// it is not on the stack.
+// Ends the open call of `what`, and the calls within it whose ends Python did not report. Does nothing for a call that began before the
+// recording, because such a call is not on the stack.
 void end_call(const PyObject* what) {
   PythonThread& thread = own_thread();
   if (thread.hidden) {
@@ -85,7 +85,8 @@ void end_call(const PyObject* what) {
   }
 }
 
-/// Names of called objects. Keeps the objects alive, so that addresses remain unique. If there are too many, names are looked up by text.
+/// The names of called objects by their addresses. The objects stay alive, so that no other object gets such an address. Objects beyond a
+/// maximum number are not kept: their names are made anew for each call.
 class CallNames {
  public:
   static CallNames& get() {
@@ -98,7 +99,7 @@ class CallNames {
     return found != known_.end() ? found->second : add({code, nullptr}, code, code_text(code));
   }
 
-  // Identifies a bound method by its function and the type of its object, because every call makes a new method object.
+  // Identifies a C function by its address and its module or class, because Python makes a new function object for each call of a method.
   uint32_t of_callable(PyObject* callable) {
     Key key{callable, nullptr};
     PyObject* kept = callable;
@@ -145,9 +146,9 @@ class CallNames {
     return text;
   }
 
-  // Returns "function (package/file.py:12)".
+  // Returns a text such as "function (package/file.py:12)".
   static std::string code_text(PyObject* code) {
-    std::string name = attribute(code, "co_qualname");  // Python 3.11 and newer have this attribute
+    std::string name = attribute(code, "co_qualname");  // exists in Python 3.11 and newer
     if (name.empty()) name = attribute(code, "co_name");
     std::string file = attribute(code, "co_filename");
     if (const size_t slash = file.rfind('/'); slash != std::string::npos && slash > 0)
@@ -159,7 +160,8 @@ class CallNames {
     return name + " (" + file + ":" + std::to_string(number) + ")";
   }
 
-  // Returns "numpy.dot" or "list.append". For objects of the program's own classes, only the class, since reading attributes may run code.
+  // Returns a text such as "numpy.dot" or "list.append". For an object of a class that the program defines, returns the name of the class,
+  // because reading attributes of the object may run code.
   static std::string callable_text(PyObject* callable) {
     PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(callable));
     const bool plain = PyType_Check(callable) || (PyType_GetFlags(Py_TYPE(callable)) & Py_TPFLAGS_HEAPTYPE) == 0 ||
@@ -175,14 +177,14 @@ class CallNames {
   std::unordered_map<Key, uint32_t, KeyHash> known_;
 };
 
-PyObject *function_type = nullptr, *method_type = nullptr;  // types of functions and methods written in Python
+PyObject *function_type = nullptr, *method_type = nullptr;  // the types of functions and of methods written in Python
 
 bool is_function_of_python(PyObject* callable) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(callable));
   return type == function_type || type == method_type;
 }
 
-// Catches exceptions, which would otherwise end up in the profiled program. Without memory, the call is not recorded.
+// Calls `callback`, and catches exceptions, so that none reaches the profiled program. If memory runs out, the call is not recorded.
 template <typename Callback>
 PyObject* guarded_callback(const Callback& callback) {
   try {
@@ -194,7 +196,7 @@ PyObject* guarded_callback(const Callback& callback) {
 
 using Arguments = PyObject* const*;
 
-// Callbacks of sys.monitoring get (code, offset), and for calls also the callable.
+// The arguments of sys.monitoring's callbacks are (code, offset, ...); for calls of C functions, the third one is the callable.
 
 PyObject* on_start(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
@@ -208,7 +210,7 @@ PyObject* on_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   });
 }
 
-// Records a call of a C function. A function written in Python is skipped, because Python reports its start as a separate event.
+// Records a call of a C function. Skips functions written in Python, because Python reports their start as a separate event.
 PyObject* on_call(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
     if (count >= 3 && !is_function_of_python(arguments[2]) && !is_of_ranges(arguments[2]))
@@ -222,7 +224,8 @@ PyObject* on_c_end(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) 
   });
 }
 
-// The callback of sys.setprofile gets (frame, event, arg). A generator's resumption is a call, and its yield a return.
+// The callback for sys.setprofile, with the arguments (frame, event, arg). Python reports the resumption of a generator as a call, and a
+// yield as a return.
 PyObject* on_profile(PyObject* /*module*/, Arguments arguments, Py_ssize_t count) {
   return guarded_callback([&] {
     if (count < 3) return;
@@ -242,7 +245,7 @@ PyObject* on_profile(PyObject* /*module*/, Arguments arguments, Py_ssize_t count
   });
 }
 
-// Called when the recording ends: ends the calls that are still open, on all threads.
+// Ends all open calls on all threads. Called when the recording of calls ends.
 void end_all() {
   const uint64_t now = ProfileRange::begin();
   own_thread().hidden = nullptr;
@@ -251,7 +254,7 @@ void end_all() {
       ProfileRange::end_call(thread->open.back().name, thread->open.back().start, now, thread->system_id);
 }
 
-// Called when one of several profiles ends: tells it the calls that are still open.
+// Reports open calls on all threads, once each. Called when one of several profiles ends, because that profile does not get their ends.
 void tell_open() {
   for (const auto& thread : python_threads())
     for (OpenCall& call : thread->open)
@@ -279,7 +282,7 @@ void register_python_calls(nb::module_& module) {
   module.def("tell_open_python_calls", &tell_open);
   module.def(
       "hide_calls", [](const nb::object& code) { hidden_codes().push_back(nb::object(code).release().ptr()); }, nb::arg("code"));
-  // Hides the rest of the call that this thread is in; None: records it.
+  // Stops the recording on this thread until its current call, a call of `code`, ends. With None, the recording goes on.
   module.def(
       "hide_rest_of_call", [](const nb::object& code) { own_thread().hidden = code.is_none() ? nullptr : code.ptr(); },
       nb::arg("code").none());

@@ -1,4 +1,4 @@
-// quantize: converts a float32 model to 8 or 4 bits. Called by treadle/quantization.py.
+// Binds the functions that treadle/quantization.py calls to convert float32 models to 8 or 4 bits.
 #include "treadle/quantize.h"
 
 #include "bindings.h"
@@ -15,7 +15,7 @@ struct PyQuantizeResult {
   QuantizeReport report;
 };
 
-/// Returns the samples of a Python callable, which ends with None.
+/// Returns a source of the samples that the Python callable `next` returns, until it returns None.
 CalibrationSource source_of(const Model& model, const nb::object& next) {
   if (next.is_none()) return {};
   std::map<std::string, std::string> types;

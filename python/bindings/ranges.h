@@ -1,11 +1,11 @@
-// Tells calls of the profiler's own ranges from other Python calls.
+// Distinguishes the calls that begin and end ranges of a profile from other Python calls.
 #pragma once
 
 #include <Python.h>
 
 namespace treadle::python {
 
-/// True for profile_range(), and for the __exit__ of the range that it returns.
+/// Returns true if the callable is profile_range(), or if it implements __enter__ and __exit__ of a range.
 bool is_of_ranges(PyObject* callable);
 
 }  // namespace treadle::python

@@ -1,4 +1,4 @@
-// Session: a model prepared for runs.
+// Binds the session, a model that is ready to run, under ONNX Runtime's names.
 #include "session.h"
 
 #include <nanobind/stl/tuple.h>
@@ -26,7 +26,8 @@ SessionOptions with_warnings(const PySessionOptions& options) {
 
 namespace {
 
-// Like ONNX Runtime, requires all inputs except optional ones, even those that the requested outputs do not need.
+// Checks that `feeds` and `apart` name all inputs except optional ones. Like ONNX Runtime, requires inputs that the requested outputs do
+// not need.
 void expect_all_inputs(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
   std::string missing;
   for (const ValueInfo& info : self.inputs)
@@ -38,7 +39,7 @@ void expect_all_inputs(const PySession& self, const nb::dict& feeds, const std::
   throw nb::value_error(("Required inputs ([" + missing + "]) are missing from input feed ([" + given + "]).").c_str());
 }
 
-// If values within the graph are fed, the library itself determines which inputs are needed.
+// Checks that no required input is missing. If the caller feeds inner values of the graph, the library checks this instead.
 void check_complete(const PySession& self, const nb::dict& feeds, const std::set<std::string>& apart) {
   for (nb::handle key : feeds.keys()) {
     const std::string name = string_from_python(key);
@@ -48,13 +49,13 @@ void check_complete(const PySession& self, const nb::dict& feeds, const std::set
   expect_all_inputs(self, feeds, apart);
 }
 
-// Adds the operators of the libraries that the options have loaded.
+// Returns the model with the custom operators of the libraries in the options.
 Model with_operators(const Model& model, const PySessionOptions& options) {
   ort::register_operators(options.custom_op_domains);
   return ort::with_own_operators(model, options.custom_op_domains);
 }
 
-// Like ONNX Runtime, writes nothing without a profile or after its end.
+// Ends the profile and returns its file. Like ONNX Runtime, returns an empty name if there is no profile or if it has already ended.
 std::string end_profiling(PySession& self) {
   try {
     return self.session.end_profiling();
@@ -117,7 +118,7 @@ std::vector<Datum> run(const PySession& self, const std::optional<std::vector<st
     return self.session.run(feeds, outputs ? std::span<const std::string>(*outputs) : std::span<const std::string>(), options);
   } catch (const Fault& fault) {
     if (fault.kind() == Fault::Kind::unknown_input)
-      expect_all_inputs(self, given, names_in_adapters(options));  // ONNX Runtime checks for missing inputs first
+      expect_all_inputs(self, given, names_in_adapters(options));  // reports missing inputs before the unknown one, like ONNX Runtime
     throw;
   }
 }
@@ -133,7 +134,7 @@ nb::list run_on_objects(const PySession& self, const std::optional<std::vector<s
   return list;
 }
 
-// Arguments are in the order of ONNX Runtime's extension module, which packages call directly.
+// The order of the arguments follows ONNX Runtime's extension module, which some packages call directly.
 nb::list run_on_values(const PySession& self, const nb::dict& feeds, const std::optional<std::vector<std::string>>& outputs,
                        const PyRunOptions* options) {
   std::map<std::string, Datum> made = feeds_from_python(self, feeds, nullptr, names_in_adapters(options));
@@ -161,7 +162,7 @@ void run_bound(const PySession& self, PyIoBinding& binding, const PyRunOptions* 
   self.session.run(binding, options);
 }
 
-// Tells Python's garbage collector about the monitor's function, which may refer back to the session.
+// Shows Python's garbage collector the monitor's function, which may refer back to the session.
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -181,7 +182,7 @@ int clear(PyObject* self) {
 PyType_Slot session_slots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
 
-// Converts the tuples of file, offset and size that the Python function returns.
+// Returns a callback that calls the Python function `locate`, and converts the tuple (file, offset, size) that it returns.
 LocateInitializer locator(const nb::object& locate) {
   if (locate.is_none()) return {};
   return [&locate](const std::string& name, const Tensor& value, const InitializerLocation* was) {
@@ -195,8 +196,8 @@ LocateInitializer locator(const nb::object& locate) {
   };
 }
 
-// Applies the options that the model's metadata contains, and the config entry that sets the threads' processors.
-// @throws std::runtime_error, like onnxruntime, for invalid entries
+// Returns the options for a session: applies the options in the model's metadata, and the config entry that sets the processors of threads.
+// @throws std::runtime_error for invalid entries, like onnxruntime
 PySessionOptions with_entries(const Model& model, PySessionOptions& given) try {
   ort::apply_model_config(model.metadata(), given);
   PySessionOptions options = given;

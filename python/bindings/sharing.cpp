@@ -1,4 +1,4 @@
-// Jobs that share a device.
+// Binds Job: a group of sessions and trainers that shares the machine's devices with other jobs.
 #include "treadle/sharing.h"
 
 #include <nanobind/stl/shared_ptr.h>

@@ -1,4 +1,4 @@
-// Sparse tensors in COO and CSR format.
+// Binds SparseTensor, a sparse tensor in COO or CSR format.
 #include "datum.h"
 
 namespace treadle::python {
@@ -65,7 +65,7 @@ SparseTensor csr_from_arrays(nb::handle dense_shape, nb::handle values, nb::hand
   return sparse;
 }
 
-// Makes a tensor whose COO indices are those of the outermost axis, and whose values are whole rows.
+// Makes a COO tensor of whole rows: the indices are positions on the outermost axis, and each value is the row at that position.
 SparseTensor rows_from_arrays(nb::handle dense_shape, nb::handle values, nb::handle indices) {
   SparseTensor sparse{
       SparseTensor::Format::coo, shape_from_python(dense_shape), tensor_from_array(values), indices_from_array(indices, "indices"), {}};
@@ -88,7 +88,7 @@ std::string storage_of(const SparseTensor& self) {
 
 nb::object dense_shape(const SparseTensor& self) { return array_from_tensor(Tensor::vector<int64_t>(self.dense_shape.dims())); }
 
-// ONNX Runtime's "view": the indices of one format.
+// ONNX Runtime's "views" of a sparse tensor, which give access to the indices of one format.
 struct CooView {
   SparseTensor sparse;
 };
@@ -124,7 +124,7 @@ void register_sparse_tensor(nb::module_& module) {
       .def("dense_shape", &dense_shape)
       .def("as_coo_view", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })
       .def("as_csrc_view", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::csr), CsrView{self}; })
-      // These names are those of ONNX Runtime's extension module.
+      // ONNX Runtime's extension module has methods with the following names.
       .def("get_coo_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::coo), CooView{self}; })
       .def("get_csrc_data", [](const SparseTensor& self) { return expect_format(self, SparseTensor::Format::csr), CsrView{self}; })
       .def("as_blocksparse_view", [](const SparseTensor&) { refuse_blocks(); })

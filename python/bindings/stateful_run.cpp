@@ -1,4 +1,4 @@
-// StatefulRun: successive runs of one sequence that pass on states.
+// Binds StatefulRun: runs for one sequence, each of which passes its states on to the next run.
 #include "datum.h"
 #include "session.h"
 
@@ -19,7 +19,7 @@ struct PyStatefulRun : StatefulRun {
   std::set<std::string> states;
 };
 
-// Copies a value that becomes a state, because runs write to states.
+// Returns a copy of a value that becomes a state, because runs write to states.
 Datum owned(const PySession& session, const std::string& name, nb::handle value) {
   Datum made = feed_from_python(name, value, session.type_of(name), nullptr);
   return made.is_tensor() ? Datum(made.tensor().clone()) : detach(std::move(made));

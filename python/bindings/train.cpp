@@ -1,4 +1,4 @@
-// Trainer, checkpoints and data loaders.
+// Binds Trainer, checkpoints and data loaders.
 #include "treadle/train.h"
 
 #include <nanobind/stl/optional.h>
@@ -21,7 +21,7 @@ using train::Feeds;
 using train::NamedTensors;
 using train::Trainer;
 
-// The feeds are valid only during the call.
+// Makes feeds that use the memory of the arrays until `scope` ends.
 Feeds feeds_from_dict(const nb::dict& feeds, BufferScope& scope) {
   Feeds made;
   for (auto [name, value] : feeds) made.emplace(string_from_python(name), datum_from_python(value, "", &scope));
@@ -70,7 +70,7 @@ nb::list predict(Trainer& trainer, const nb::dict& feeds, const PyRunOptions* op
 
 train::CheckpointSettings checkpoint_settings(bool own) { return own ? train::CheckpointSettings::own : train::CheckpointSettings::same; }
 
-// Batches are copied, so that the prefetching thread does not need the GIL.
+// Registers DataLoader and read_csv(). A loader copies batches, so that its prefetching thread does not need the GIL.
 void register_loader(nb::module_& module) {
   using namespace nb::literals;
   using train::DataLoader;
@@ -121,7 +121,7 @@ void register_loader(nb::module_& module) {
       "path"_a, "label"_a, "features"_a, "separator"_a, "classes"_a);
 }
 
-// Job, limits and threads given here override those in `session`.
+// Makes a trainer. The arguments for job, limits and threads override the options in `session`.
 void make_trainer(Trainer* self, const Model& model, const train::TrainerOptions& given, int num_threads, size_t memory_limit_bytes,
                   const std::string& spill_folder, std::shared_ptr<Job> job, const PySessionOptions* session) {
   train::TrainerOptions options = given;
@@ -132,7 +132,7 @@ void make_trainer(Trainer* self, const Model& model, const train::TrainerOptions
   if (memory_limit_bytes > 0) options.session.memory_limit_bytes = memory_limit_bytes;
   if (!spill_folder.empty()) options.session.spill_folder = spill_folder;
   if (job) options.session.job = std::move(job);
-  nb::gil_scoped_release release;  // other ranks may be threads of this process
+  nb::gil_scoped_release release;  // other ranks, for which the trainer waits, may be threads of this process
   new (self) Trainer(model, options);
 }
 

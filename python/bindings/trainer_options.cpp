@@ -1,4 +1,4 @@
-// TrainerOptions: an attribute for each option of the table.
+// Binds TrainerOptions, a class with an attribute for each row of the table of options.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 
@@ -64,7 +64,7 @@ nb::list groups_of(const TrainerOptions& options) {
   return groups;
 }
 
-// Keeps the dict's order, because the first entry that matches applies.
+// Sets the initializers of parameters. Keeps the dict's order, because a parameter uses the first pattern that matches its name.
 void set_initialization(TrainerOptions& options, const nb::dict& given) {
   std::vector<Initialization> made;
   for (auto [pattern, value] : given) {

@@ -101,9 +101,9 @@ __all__ = [
     "train",
 ]
 
-# Modules that are imported at their first use, because they need other packages.
+# Modules that this package imports only at their first use, because they need other packages.
 _MODULES = ("backend", "torch")
-# Modules with other names that programs use as treadle.NAME: types of results, and the names of ONNX Runtime and MXNet.
+# Modules whose public names programs can also use as treadle.NAME: types of results, and the names of ONNX Runtime and MXNet.
 _ELSEWHERE = ("session", "memory", "profiling", "explaining", "precision", "hooks", "environment", "onnxruntime", "mxnet")
 
 

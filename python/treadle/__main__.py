@@ -10,7 +10,8 @@ from ._treadle import run_command_line
 
 def main() -> None:
     """Run the command that ``sys.argv`` names, and end with its status."""
-    # Commands run in compiled code, where Python's handler would only take note of Ctrl-C; those that end in order set their own.
+    # Commands are compiled code, during which Python's handler would only note Ctrl-C. Commands that must end in order set their own
+    # handlers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
     sys.exit(run_command_line(["treadle", *sys.argv[1:]]))

@@ -9,12 +9,13 @@ from typing import Any
 
 _Observer = Callable[[Any], None]
 
-# Functions release this lock before they call other code, because a module holds a lock of its own when it reports its graphs here.
+# Functions release this lock before they call other code: a module holds its own lock when it reports its graphs here, so that two threads
+# could otherwise wait for each other.
 _lock = threading.Lock()
-# Clients by id, as weak references. References to deleted clients are removed now and then, because a callback for each would take a
-# twentieth of the time in which a small session is made.
+# Weak references to clients, by their id(). add() removes the references to deleted clients from time to time, because a callback for each
+# reference would take a twentieth of the time that making a small session takes.
 _known: dict[int, weakref.ref[Any]] = {}
-_crowded = 64  # when _known has this many entries, those of deleted clients are removed
+_crowded = 64  # when _known has this many entries, add() removes those of deleted clients
 _watchers: list[_Observer] = []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# NumPy's name for each number of TensorProto.DataType.
+# Maps numbers of ONNX's enum TensorProto.DataType to NumPy's names.
 _NUMPY_NAMES = {
     1: "float32",
     2: "uint8",
@@ -100,7 +100,7 @@ def normalize(value: Any, code: int) -> tuple[int, np.ndarray]:
         return found, array.view(_RAW_TYPES[array.dtype.itemsize])
     native = array.dtype.newbyteorder("=")
     if array.dtype == native and array.flags.c_contiguous and array.flags.aligned:
-        array = array.copy()  # the object cannot give a plain buffer otherwise
+        array = array.copy()  # the object itself cannot provide a plain buffer
     else:
         array = np.array(array, dtype=native, order="C", copy=True)
     return found, array

@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from ._treadle import Model, SessionOptions
 
-# ONNX Runtime's config entry for the folder of external data, which a model given as bytes needs.
+# ONNX Runtime's config entry for the folder with external data, which is unknown if the caller gives the model as bytes.
 FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 
 
@@ -17,7 +17,7 @@ class _Proto(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
-#: A path, the bytes of a file, a `treadle.Model` or an `onnx.ModelProto`.
+#: A model: the path of a file, the bytes of a file, a `treadle.Model` or an `onnx.ModelProto`.
 ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Model | _Proto"
 
 

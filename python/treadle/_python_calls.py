@@ -20,7 +20,7 @@ class _Monitoring:
     def __init__(self, monitoring: Any) -> None:
         self._monitoring = monitoring
         events = monitoring.events
-        # Each stretch of a generator, from a resumption to a yield, is recorded as a call.
+        # Each piece of a generator's execution, from its start or a resumption to the next yield, is recorded as a call.
         self._callbacks = {
             events.PY_START: _treadle.calls_on_start,
             events.PY_RESUME: _treadle.calls_on_start,
@@ -39,7 +39,7 @@ class _Monitoring:
         monitoring.use_tool_id(self._tool, "treadle")
         for event, callback in self._callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
-        # The events C_RETURN and C_RAISE are enabled together with CALL.
+        # The event CALL also enables C_RETURN and C_RAISE, which set_events() does not accept.
         monitoring.set_events(self._tool, sum({event for event in self._callbacks if event not in (events.C_RETURN, events.C_RAISE)}))
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ def start() -> None:
     with _lock:
         if _users == 0:
             monitoring = getattr(sys, "monitoring", None)
-            _treadle.hide_rest_of_call(start.__code__)  # this call must not be recorded while it releases the lock
+            _treadle.hide_rest_of_call(start.__code__)  # otherwise, the end of this call, which releases the lock, would be recorded
             try:
                 _hook = _SetProfile() if monitoring is None else _Monitoring(monitoring)
             except BaseException:

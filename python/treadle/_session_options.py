@@ -9,7 +9,7 @@ from typing import Any
 from . import _treadle
 from ._treadle import OrtValue, RunOptions, SessionOptions
 
-# Keywords for which the options have a method instead of an attribute: type, description and method.
+# Keywords that set options by a method instead of an attribute, and for each one: (type, description, method).
 METHODS = {
     "dimensions": (
         "Mapping[str, int]",
@@ -23,7 +23,7 @@ METHODS = {
     ),
 }
 
-# Options that cannot be keywords, because `treadle.profile` and cancel tokens replace them.
+# Options that are no keywords, because `treadle.profile` and cancel tokens replace them.
 _ONLY_ATTRIBUTES = {"enable_profiling", "profile_file_prefix", "terminate"}
 
 
@@ -33,7 +33,7 @@ def _keywords(options: type, rows: list[dict[str, str]]) -> list[str]:
     return sorted(name for name in names if hasattr(options, name) and name not in _ONLY_ATTRIBUTES)
 
 
-#: Keywords of `treadle.Session` and of its runs. `log_severity_level` exists in Python only.
+#: Keywords of `treadle.Session`, and below those of its runs. The keyword `log_severity_level` exists only in Python.
 SESSION_KEYWORDS = sorted([*_keywords(SessionOptions, _treadle.session_options()), *METHODS, "log_severity_level"])
 RUN_KEYWORDS = _keywords(RunOptions, _treadle.run_options())
 

@@ -10,13 +10,13 @@ from ._models import load_model
 from ._session_options import as_list
 
 
-# Rows of the core's table, by keyword.
+# Rows of the library's table of trainer options, by keyword.
 TABLE = {row["keyword"]: row for row in _treadle.trainer_options()}
 
-# Types of keywords that accept more forms than the option itself (see `_one_by_one` and `_natural`).
+# The types of keywords that accept more forms of values than the option itself (see `_one_by_one` and `_natural`).
 FORMS = {"communicator": "Any", "lazy_updates": "bool | Iterable[str]", "loss": "ModelLike", "schedule": "str | Mapping[str, Any]"}
 
-# Keywords that may set several options by a dict: the options by the dict's keys.
+# Keywords whose value may be a dict that sets several options. For each keyword: the option that each key of the dict sets.
 _TOGETHER = {
     "schedule": {"kind": "schedule"} | {name: name for name in ("warmup_steps", "total_steps", "step_size", "gamma", "final_factor")},
     "loss_scaling": {name: name for name in ("init_scale", "growth_factor", "backoff_factor", "growth_interval")},

@@ -12,7 +12,7 @@ from . import _treadle
 __all__ = ["get_build_info", "get_version_string", "set_default_logger_callback", "set_default_logger_severity", "set_default_logger_verbosity"]
 
 _logger = logging.getLogger("treadle")
-# ONNX Runtime's severities (verbose, info, warning, error, fatal) as levels of Python's logging.
+# The levels of Python's logging for ONNX Runtime's severities 0 to 4: verbose, info, warning, error, fatal.
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _default_severity = 2
 _tells_all = False  # whether messages below warnings are handed to Python's logging

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-# Set by the shim: texts of errors then begin as ONNX Runtime's do, which programs search for, and errors of graphs and nodes have its classes.
+# The module onnxruntime_shim sets this to True. Messages of errors then begin like ONNX Runtime's, because programs search for such texts,
+# and errors of graphs and nodes are raised as ONNX Runtime's classes.
 _are_onnxruntimes = False
 
-# ONNX Runtime's numbers and names of these classes.
+# ONNX Runtime's status numbers and status names, by the names of the exception classes below.
 _STATUSES = {
     "Fail": (1, "FAIL"),
     "InvalidArgument": (2, "INVALID_ARGUMENT"),

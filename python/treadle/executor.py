@@ -130,7 +130,7 @@ class _Devices:
     device: str = ""
     group2ctx: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
-    storage: Mapping[str, str] = field(default_factory=dict)  # storage types of arguments, by name
+    storage: Mapping[str, str] = field(default_factory=dict)  # storage types ("csr", "row_sparse" …) by argument
 
     def apply(self, options: SessionOptions | None) -> SessionOptions | None:
         if not (self.device or self.group2ctx or self.arguments or self.storage):
@@ -155,7 +155,7 @@ class _Core:
     """A model's compiled graphs. Executors for different input shapes share them."""
 
     def __init__(self, model: Any, options: SessionOptions | None, devices: _Devices, sparse_gradients: Sequence[str] = ()) -> None:
-        self.sparse_gradients = tuple(sparse_gradients)  # names of the parameters whose gradients are lists of rows
+        self.sparse_gradients = tuple(sparse_gradients)  # names of parameters with gradients that are lists of rows
         self.model = _bytes_of(model)
         self.devices = devices
         self.options = options
@@ -165,10 +165,10 @@ class _Core:
         native = _treadle.Model.from_bytes(self.model)
         self.graphs = _treadle.ExecutorGraphs(native, self._applied, list(sparse_gradients), self._make_session)
         self.inputs: Sequence[NodeArg] = self.session.inputs if self.session is not None else native.inputs
-        # The model's values of all floating-point parameters that can be trained, and of running statistics.
+        # The initial values, from the model, of all floating-point parameters that can be trained, and of the running statistics.
         self.parameters: dict[str, np.ndarray] = self.graphs.parameters
         self.states: dict[str, np.ndarray] = self.graphs.states
-        self.names = [*(info.name for info in self.inputs), *self.parameters]  # names of all arguments
+        self.names = [*(info.name for info in self.inputs), *self.parameters]  # all arguments' names
         self.floats = {*(info.name for info in self.inputs if info.type == "tensor(float)"), *self.parameters}
         evaluation = self.graphs.evaluation
         self.evaluation = None if evaluation is None else JointModule._of(evaluation, self.inputs)
@@ -220,7 +220,7 @@ class Executor:
         self.arg_dict = {name: args.get(name, arguments[name]) for name in core.names}
         self.grad_dict = {name: grads.get(name, gradients[name]) for name in core.names if name in gradients}
         self.aux_dict = {name: states.get(name, value) for name, value in native.states.items()}
-        # The library's values: the arrays themselves if it can use them, otherwise copies that are made for each pass.
+        # The arrays that the library uses in place. None: the library cannot use the array, so each pass copies its values.
         self._bound = {name: value if self._is_ready(name, value) else None for name, value in self.arg_dict.items()}
         self._bound_grads = {name: value if _lies_ready(value) else None for name, value in self.grad_dict.items()}
         self._bound_states = {name: value if _lies_ready(value, float32=True) else None for name, value in self.aux_dict.items()}
@@ -248,7 +248,7 @@ class Executor:
             return
         for name, value in self.aux_dict.items():
             _expect_writable(value, f"the state {name!r}")
-        self._core.training(self._requests)  # from now on, profiles of the process include it
+        self._core.training(self._requests)  # profiles of the process include the training graph from now on
         self._hand_over_gradients()
 
     def _hand_over_gradients(self) -> None:
@@ -322,7 +322,7 @@ class Executor:
             if storage == "default":
                 np.copyto(self.arg_dict[name], _to_dense(value))
             else:
-                self.arg_dict[name] = _to_storage(value, storage)  # the number of stored elements may change
+                self.arg_dict[name] = _to_storage(value, storage)  # a new object, because the number of stored elements may have changed
 
     def backward(self, out_grads: Sequence[Any] | Any | None = None) -> None:
         """Computes gradients, which replace the values in the arrays of grad_dict ("write") or are added to them ("add").
@@ -337,7 +337,7 @@ class Executor:
         elif not isinstance(out_grads, (list, tuple)):
             out_grads = [out_grads]
         self._awaits_backward = False
-        # ascontiguousarray makes vectors of scalars.
+        # ascontiguousarray() turns scalars into vectors, so that reshape() must restore their shape.
         self._executor.backward([np.ascontiguousarray(gradient, np.float32).reshape(np.shape(gradient)) for gradient in out_grads])
         for name, value in self._bound_grads.items():
             if name in self._core.sparse_gradients:  # the number of stored rows may change

@@ -33,14 +33,14 @@ class Fit:
     def __init__(self, trainer: Trainer, epochs: int) -> None:
         self.trainer = trainer
         self.epochs = epochs
-        #: The number of the current epoch: 1 in the first epoch, 0 before it begins.
+        #: The number of the current epoch: 1 for the first epoch, and 0 before it begins.
         self.epoch = 0
-        #: Steps of this call so far.
+        #: The number of steps that this call of `Trainer.fit` has made so far.
         self.num_steps = 0
-        #: The loss of the last step, before its update.
+        #: The loss of the last step, computed before the step updated the parameters.
         self.loss = math.nan
-        #: The numbers of each epoch that has ended: "loss", the mean over its samples; with validation "validation_loss" and "validation_METRIC";
-        #: and numbers that callbacks add to the last epoch's.
+        #: A dict for each epoch that has ended: "loss" is the mean over the epoch's samples; validation adds "validation_loss" and
+        #: "validation_METRIC"; callbacks may add numbers to the last dict.
         self.history: list[dict[str, float]] = []
         self._is_stopped = False
 
@@ -95,7 +95,7 @@ class EarlyStopping(Callback):
         if patience < 1 or not min_delta >= 0:
             raise ValueError(f"patience is {patience}, and min_delta {min_delta}; at least 1, and 0, are expected")
         self.patience, self.monitor, self.maximize, self.min_delta, self.restore_best = patience, monitor, maximize, min_delta, restore_best
-        #: The number of the best epoch, from 1; 0 before the first epoch has ended.
+        #: The number of the best epoch, counted from 1; 0 before the first epoch has ended.
         self.best_epoch = 0
         self.best = math.nan
         self._kept: list[dict[str, np.ndarray]] = []
@@ -223,7 +223,7 @@ def run(
             while steps_per_epoch is None or steps < steps_per_epoch:
                 batch = next(going, None)
                 if batch is None and steps_per_epoch is not None:
-                    going = _batches(data)  # starts again at the first batch
+                    going = _batches(data)  # restarts the data at the first batch
                     batch = next(going, None)
                 if batch is None:
                     break

@@ -27,7 +27,7 @@ import treadle
 from treadle import enums, errors, onnxruntime
 from treadle.onnxruntime import _devices, _session, _state
 
-#: The version of ONNX Runtime that this interface follows.
+#: The version of ONNX Runtime whose interface Treadle follows.
 ONNXRUNTIME_VERSION = onnxruntime.__version__
 
 _PYBIND_MODULES = ("onnxruntime_pybind11_state", "_pybind_state")
@@ -40,7 +40,7 @@ _NAMES = (
 )
 
 
-# Modules in plain Python, which only an installed onnxruntime has.
+# Packages in onnxruntime that are plain Python. They exist only if onnxruntime is installed.
 _PLAIN_PYTHON = ("quantization", "tools", "datasets", "transformers")
 
 
@@ -120,7 +120,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         is_package = fullname in ("onnxruntime", "onnxruntime.capi")
         spec = importlib.machinery.ModuleSpec(fullname, self, origin=__file__, is_package=is_package)
         if fullname == "onnxruntime":
-            # The first has capi/libonnxruntime.so.1, where compiled packages look for it.
+            # The first folder contains capi/libonnxruntime.so.1, because compiled packages search for the library there.
             spec.submodule_search_locations = [os.path.join(os.path.dirname(__file__), "onnxruntime"), *_plain_python_folders()]
         return spec
 
@@ -181,7 +181,7 @@ def _main(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return
-    # When run as __main__, this is not the module that programs import, so the imported one installs the finder.
+    # Python runs this file as the module __main__, which is not the module that programs import. The import below installs the finder.
     importlib.import_module("treadle.onnxruntime_shim")
     if arguments[0] == "-m":
         sys.argv = arguments[1:]

@@ -335,10 +335,10 @@ class Profile:
         self._lazy: Callable[[], _treadle.NativeProfile] | None = None
         self._num_steps = 0
         self._lock = threading.Lock()
-        # Clients, or graphs of modules, each with its profiler and the name of its file.
+        # For each recorded client (session, trainer or graph of a module): its profiler, and the name of the profiler's file.
         self._recorded: list[tuple[Any, _treadle.NativeProfiler, str]] = []
         self._native: _treadle.NativeProfile | None = None
-        self._parts: list[Profile] = []  # profiles of a module's graphs, including those that did not run
+        self._parts: list[Profile] = []  # profiles of the graphs of a module or process, including graphs that did not run
         self._graphs: list[Profile] | None = None
 
     def __enter__(self) -> Profile:
@@ -426,8 +426,8 @@ class Profile:
     def _take(self, client: Any, profiler: _treadle.NativeProfiler, file: str) -> None:
         of = (client._model_path or "" if isinstance(client, Session) else "", self._peaks)
         if file:
-            profiler.flush()  # raises if the file could not be written
-            # The file may be long, so it is not read before the profile is used.
+            profiler.flush()  # raises an error if the profiler could not write the file
+            # The file may be long, so the profile reads it only when the program uses the profile.
             self._lazy = lambda: _treadle.read_profile_recording(file, *of)
         else:
             self._native = profiler.take(*of)

@@ -39,14 +39,14 @@ __all__ = [
 
 Path = Union[str, "os.PathLike[str]"]
 Sample = Mapping[str, Any]
-#: Samples, each of which maps names of inputs to values: an iterable, a callable that returns the next sample (None at the end), a .npz file with
-#: one sample, or a folder of such files.
+#: Samples: an iterable, a callable that returns the next sample (None at the end), a .npz file with one sample, or a folder of such
+#: files. Each sample maps names of inputs to values.
 Samples = Union[Path, Iterable[Sample], Callable[[], Sample | None]]  # noqa: UP007
 
 
 def _from_npz(path: pathlib.Path) -> dict[str, Any]:
     with np.load(path) as arrays:
-        # In files with reference results, names have the prefix "in:" or "out:".
+        # In files that also contain reference results, names of inputs have the prefix "in:", and names of outputs have the prefix "out:".
         return {name.removeprefix("in:"): arrays[name] for name in arrays.files if not name.startswith("out:")}
 
 
@@ -109,9 +109,9 @@ class WeightsKeywords(_Keywords, total=False):
     preprocess: bool
 
 
-# The core's name of each mode, and its keywords.
+# For each mode: the name by which the library knows it, and its keywords.
 _MODES = {"dynamic": ("dynamic", DynamicKeywords), "static": ("qdq", StaticKeywords), "weights": ("weights", WeightsKeywords)}
-# Options that the core names differently.
+# Options that have another name in the library.
 _RENAMED = {"activations": "activation_dtype", "bits": "weight_bits"}
 
 

@@ -57,7 +57,7 @@ __all__ = [
     "ValueHandle",
 ]
 
-# NumPy's names of ONNX's element types, for those that NumPy has as well.
+# NumPy's names of ONNX's element types, for the types that NumPy also has.
 _NUMPY_TYPES = {f"tensor({name})": name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")}
 _NUMPY_TYPES |= {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}
 
@@ -253,7 +253,7 @@ class Session:
         path = f"{os.path.basename(model_path)!r}: " if model_path else ""
         return f"{type(self).__name__}({path}{described(self._inputs_meta)} -> {described(self._outputs_meta)})"
 
-    # These are no properties, because classes derived from InferenceSession may set attributes with these names.
+    # These members are no plain properties, because classes derived from InferenceSession may set attributes with these names.
     @cached_property
     def inputs(self) -> list[NodeArg]:
         """Name, type and shape of each input that a run needs."""

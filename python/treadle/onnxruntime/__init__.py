@@ -75,7 +75,7 @@ from ._environment import (
 from ._session import InferenceSession, IOBinding
 from ._state import OrtEpContextData, OrtEpContextDataBuffer
 
-#: The version of ONNX Runtime whose interface this is.
+#: The version of ONNX Runtime whose interface this module follows.
 __version__ = "1.32.0"
 
 

@@ -186,7 +186,7 @@ class OrtEpDevice:
         raise NotImplementedByTreadle("sessions make the streams of their devices themselves", code="not_implemented")
 
 
-# Names and PCI numbers of vendors, by the names that processors report.
+# For each vendor name that a processor reports: the vendor's usual name, and its PCI number.
 _CPU_VENDORS = {"GenuineIntel": ("Intel", 0x8086), "AuthenticAMD": ("AMD", 0x1022)}
 
 

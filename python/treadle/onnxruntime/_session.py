@@ -21,7 +21,7 @@ from ._environment import CPU_PROVIDER, VULKAN_PROVIDER, device_of_provider, get
 
 ProviderArgs = Sequence["str | tuple[str, dict[Any, Any]]"]
 
-# Config entry: "1" if the session records the execution provider of each node.
+# Config entry: with the value "1", the session records the execution provider of each node.
 _ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 
 
@@ -193,8 +193,8 @@ class Session(_session.Session):
         self._keep_providers(providers, provider_options)
 
     def _keep_providers(self, providers: ProviderArgs | None, provider_options: Sequence[dict[Any, Any]] | None) -> None:
-        # If Vulkan's provider is asked for, the session itself finds out whether there is such a device, and refuses to load if there is
-        # none.
+        # If the caller requests the Vulkan provider, this check accepts it without looking for a device: the session does not load if there
+        # is none.
         asked = isinstance(providers, Sequence) and any(each == VULKAN_PROVIDER or (isinstance(each, tuple) and VULKAN_PROVIDER in each) for each in providers)
         known = [VULKAN_PROVIDER, CPU_PROVIDER] if asked else [CPU_PROVIDER]
         names, options = check_and_normalize_provider_args(providers, provider_options, known)
@@ -232,7 +232,7 @@ class Session(_session.Session):
         :raises ValueError: an input is missing.
         :raises InvalidArgument: an unknown name, or a value of another type or shape than the model declares.
         """
-        # Small models are run often, so arguments in the form that most callers use are passed on without a further Python call.
+        # Programs run small models very often, so arguments in their usual forms need no conversion here, and no further Python call.
         feeds = input_feed if type(input_feed) is dict else _as_dict(input_feed, self._inputs_meta)
         names = None if output_names is None else _as_names(output_names)
         try:

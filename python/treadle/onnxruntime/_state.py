@@ -61,7 +61,7 @@ class SparseBlockSparseView(_Unsupported):
     """The indices of a sparse tensor in blocks."""
 
 
-#: ONNX Runtime's number for no upper limit, of versions, inputs and outputs.
+#: The number by which ONNX Runtime's schemas express that versions, inputs or outputs have no upper limit.
 _NO_END = 2147483647
 
 

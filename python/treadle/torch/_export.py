@@ -58,7 +58,8 @@ class _Flat(nn.Module):
 
     def __init__(self, module: nn.Module, state: State, structure: Hashable) -> None:
         super().__init__()
-        # The module is neither a child, because exporters would turn its parameters into constants, nor a plain attribute, which they would restore.
+        # The module is in an object of its own. Exporters would turn the parameters of a child module into constants, and would restore the
+        # value of a plain attribute.
         self.held = _Held(module, state, structure)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -84,7 +85,7 @@ def _as_exported(module: nn.Module) -> Iterator[None]:
     loggers = {name: logging.getLogger(name).level for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")}
     for owner in switched:
         owner.training = False
-    # PyTorch's fast path calls one operator for a whole layer, and ONNX does not have this operator.
+    # PyTorch's fast path calls a single operator for a whole attention layer, and ONNX has no such operator.
     torch.backends.mha.set_fastpath_enabled(False)
     for name in loggers:
         logging.getLogger(name).setLevel(logging.ERROR)

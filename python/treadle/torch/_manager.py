@@ -159,7 +159,7 @@ class _RangesOfChildren:
             ranges.pop()[1].__exit__(None, None, None)
 
 
-# Ranges begin and end within these functions, so their calls would overlap the ranges if they were recorded.
+# These functions begin and end ranges, so that recorded calls of the functions would partly overlap the ranges.
 _python_calls.hide(_RangesOfChildren._begin)
 _python_calls.hide(_RangesOfChildren._end)
 
@@ -172,8 +172,8 @@ class Manager:
     options: Options
     name: str = ""
     events: list[Event] = field(default_factory=list)
-    parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run by graphs while the whole runs in PyTorch
-    observers: list[Callable[[Any], None]] = field(default_factory=list)  # called with the client of each new graph; parts share the list
+    parts: list[tuple[str, Manager]] = field(default_factory=list)  # children that run as graphs although the whole module runs in PyTorch
+    observers: list[Callable[[Any], None]] = field(default_factory=list)  # get each new graph's client; `parts` share this list
 
     def __post_init__(self) -> None:
         self._plans: dict[_Key, list[Plan]] = {}
@@ -209,7 +209,7 @@ class Manager:
             precision = _AUTOCAST.get(torch.get_autocast_dtype("cpu"), "")
             if not precision:
                 return self._in_torch(args, kwargs, f"autocast to {torch.get_autocast_dtype('cpu')}", lasting=False)
-            # Inputs in 16 bits are outputs of other modules.
+            # With autocast, outputs of other modules can have 16 bits, but graphs take float32.
             leaves = [leaf.float() if leaf.dtype in _AUTOCAST else leaf for leaf in leaves]
         if self._snapshot is None or not _unchanged(self._snapshot):
             self._look()
@@ -234,7 +234,7 @@ class Manager:
             except OutOfMemory as error:  # the next call may find enough memory
                 return self._in_torch(args, kwargs, str(error), lasting=False)
             except (NotExported, UnsupportedStructure, Error) as error:
-                result = self._in_torch(args, kwargs, str(error))  # if PyTorch fails too, the call was wrong, and nothing is remembered
+                result = self._in_torch(args, kwargs, str(error))  # if PyTorch fails too, the call was wrong, and no refusal is stored
                 self._refused[place if self._plans.get(key) else key] = str(error)
                 return result
             if len(self._known) > 4096:

@@ -15,7 +15,7 @@ from ._manager import Event, Manager, describe
 from ._plan import Options
 
 _OWN = ("_wrapped", "_manager", "_options")
-# Dictionaries of a module that wrapper and wrapped module share.
+# Dictionaries of attributes that the wrapper shares with the wrapped module.
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 

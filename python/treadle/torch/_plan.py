@@ -30,7 +30,7 @@ SECOND_ORDER = (
 _GROUP_MB = 4.0  # megabytes of gradients that autograd gets together if processes sum them
 
 
-# Functions are looked up once, because a step of a small module takes as long as its Python calls.
+# These functions are looked up only once, because Python calls take most of the time of a small module's step.
 _profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 _current_task, _is_grad_enabled, _data_ptr = torch._C._current_graph_task_id, torch.is_grad_enabled, torch.Tensor.data_ptr
 
@@ -123,7 +123,7 @@ class Description:
 
 def _value(expression: str, symbols: dict[str, int]) -> int | None:
     try:
-        return int(eval(expression, {"__builtins__": {}}, symbols))  # an expression written by torch.export: sums, products and quotients of symbols
+        return int(eval(expression, {"__builtins__": {}}, symbols))  # torch.export's expressions: sums, products, quotients of symbols
     except (NameError, SyntaxError, TypeError):
         return None
 
@@ -151,16 +151,16 @@ class Plan:
     state: State
     exported: Exported
     options: Options
-    held: list[Any] = field(default_factory=list)  # feeds, with None in the places of the call's inputs
-    input_feeds: list[tuple[int, int]] = field(default_factory=list)  # pairs: index of a feed, and index of the call's input that it gets
-    loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # pairs: index of a feed, and a tensor that is not contiguous
-    loose_held: dict[str, torch.Tensor] = field(default_factory=dict)  # held tensors that are not contiguous, so that the joint module gets copies
+    held: list[Any] = field(default_factory=list)  # feeds of a run, with None where each call puts its inputs
+    input_feeds: list[tuple[int, int]] = field(default_factory=list)  # pairs: index of a feed, and index of the call's input for that feed
+    loose_feeds: list[tuple[int, torch.Tensor]] = field(default_factory=list)  # pairs: index of a feed, and its non-contiguous tensor
+    loose_held: dict[str, torch.Tensor] = field(default_factory=dict)  # held tensors that the joint module gets as contiguous copies
     addresses: list[int] = field(default_factory=list)
     watched: list[torch.Tensor] = field(default_factory=list)
     statistics: list[torch.Tensor] = field(default_factory=list)
-    one_group: list[list[int]] = field(default_factory=list)  # a single group that contains all gradients
-    wanted: list[Any] = field(default_factory=list)  # tensors whose gradients are wanted, with None in the places of the call's inputs
-    wanted_inputs: list[tuple[int, int]] = field(default_factory=list)  # pairs: place in `wanted`, and index of the call's input
+    one_group: list[list[int]] = field(default_factory=list)  # the groups of gradients if there is only one group
+    wanted: list[Any] = field(default_factory=list)  # tensors that need gradients, with None where each call puts its inputs
+    wanted_inputs: list[tuple[int, int]] = field(default_factory=list)  # pairs: index in `wanted`, and index of the call's input
     packing: Packing | None = None  # set if the graph is for evaluation and the option pack_weights is on
 
     def bind(self, state: State) -> None:
@@ -230,7 +230,7 @@ class Plan:
         packed = in_range("treadle::forward", self.packing.run, leaves, self.state, options) if self.packing is not None else None
         if packed is not None:
             return unflatten(description.structure, iter(self.cast(packed)))
-        # The seed comes from PyTorch's generator, so that torch.manual_seed() and checkpoint() determine dropout.
+        # The seed comes from PyTorch's random generator, so that torch.manual_seed() and checkpoint() control dropout.
         draw = int(torch.empty((), dtype=torch.int64).random_()) if description.random else None
         if not description.wanted:
             outputs: Sequence[torch.Tensor] = self.forward(leaves, draw, options=options)[1]
@@ -301,7 +301,8 @@ class _Checkpointed:
 
 
 _checkpointed = _Checkpointed()
-# Older versions of PyTorch do not provide this function; with these, the first pass keeps its run.
+# Returns the innermost hooks for saved tensors. Older versions of PyTorch lack this function: the result is then None, and a module does
+# not notice that checkpoint() will call it again, so that the first pass keeps its run.
 _top_hooks: Callable[[bool], Any] = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 
@@ -363,7 +364,7 @@ class _Call:
         made = [None if capsule is None else _from_dlpack(capsule) for capsule in in_range("treadle::backward", run.advance_backward, group)]
         if is_last and self.is_checkpointed:
             del run
-            self.plan.joint.trim()  # frees memory for the calls that must still be computed again
+            self.plan.joint.trim()  # frees memory for the other calls that autograd must still repeat
         if _is_grad_enabled():  # true if the caller passed create_graph=True
             given = [grad for grad in made if grad is not None]
             refused = torch._C._functions.DelayedError(SECOND_ORDER.encode(), len(given))(*[g.requires_grad_() for g in given])
@@ -384,7 +385,7 @@ class _Step(torch.autograd.Function):
         if hook := _checkpointed.hook():
             call.has_note = True
             tensors = (_checkpointed.note(call, hook), *tensors)
-        ctx.save_for_backward(*tensors)  # PyTorch checks these for freed graphs and for tensors that were written meanwhile
+        ctx.save_for_backward(*tensors)  # lets PyTorch detect freed graphs, and tensors that were changed in place since then
         ctx.set_materialize_grads(False)
         if plain := outputs[call.plan.description.num_differentiable :]:
             ctx.mark_non_differentiable(*plain)
@@ -421,8 +422,8 @@ class _LaterGradients(torch.autograd.Function):
         return (None, None, *([] if ctx.is_last else [torch.zeros(())]), *made)
 
 
-# Function.apply() of the base class does not search the arguments for wrappers of torch.func, which takes half a microsecond each. There are none,
-# because a module under a transformation of torch.func is traced.
+# The base class's apply() does not search the arguments for wrappers of torch.func, which takes half a microsecond per argument. The
+# arguments contain no wrappers, because PyTorch runs modules under transformations of torch.func.
 _apply: Any = super(torch.autograd.Function, _Step).apply
 _apply_later: Any = super(torch.autograd.Function, _LaterGradients).apply
 
@@ -454,7 +455,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
     differentiable = [name for name in names if name in reached and name in floats]
     plain = [name for name in names if name not in differentiable]
     statistics = [f"state:{name}" for name in state.statistics if f"state:{name}" in present]
-    # Evaluation reads tensors in place, so that kernels pack them once, and again only when their elements have changed.
+    # In evaluation, the graph reads these tensors in place. Kernels then pack them once, and again only after their elements have changed.
     held = {}
     if not differentiable and not statistics:
         tensors = zip(state.names, state.tensors, strict=True)
@@ -497,7 +498,7 @@ def make_plan(exported: Exported, state: State, leaves: Sequence[torch.Tensor], 
         random=joint.is_random,
     )
     plan = Plan(description, joint, state, exported, options)
-    # Sessions refuse a precision on a GPU, which the joint module has there.
+    # On a GPU, a joint module can have another precision than float32, but a session with packed weights cannot.
     may_pack = not precision or options.device in ("", "cpu")
     if options.pack_weights and may_pack and not differentiable and not statistics and not joint.is_random:
         plan.packing = Packing(exported, session)

@@ -32,11 +32,11 @@ class State:
 
     names: list[str] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
-    places: list[list[tuple[dict[str, Any], str]]] = field(default_factory=list)  # for each tensor, the modules' dictionaries and the keys in them
-    recurrent: list[nn.RNNBase] = field(default_factory=list)  # modules that keep their weights in an additional list
-    parameters: list[torch.Tensor] = field(default_factory=list)  # the first ones of `tensors`, including tensors that are attributes
-    statistics: list[str] = field(default_factory=list)  # names of running means and variances that training updates
-    counters: list[torch.Tensor] = field(default_factory=list)  # the buffers num_batches_tracked of the modules whose statistics these are
+    places: list[list[tuple[dict[str, Any], str]]] = field(default_factory=list)  # for each tensor: dictionaries that hold it, and its keys
+    recurrent: list[nn.RNNBase] = field(default_factory=list)  # modules that also keep their weights in a list of their own
+    parameters: list[torch.Tensor] = field(default_factory=list)  # the first part of `tensors`: parameters and plain attributes
+    statistics: list[str] = field(default_factory=list)  # names of the running means and variances that training updates
+    counters: list[torch.Tensor] = field(default_factory=list)  # the buffers num_batches_tracked of the modules that have these statistics
 
     @contextmanager
     def replaced_by(self, tensors: tuple[torch.Tensor, ...]) -> Iterator[None]:
