@@ -35,7 +35,7 @@ nb::object read_only(const T& list) {
     return nb::module_::import_("types").attr("MappingProxyType")(nb::cast(list));
 }
 
-// Returns the Python type of the read-only list or map that the attribute's getter returns. Changes of a copy would have no effect.
+// Returns the Python type of the list or map that the getter returns. It is read-only, because changes of a copy would have no effect.
 template <typename T>
 constexpr const char* view_type() {
   if constexpr (std::is_same_v<T, std::vector<std::string>>)

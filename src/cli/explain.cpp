@@ -52,7 +52,7 @@ ProfileReport planned_profile(Session& session, const ExplainRequest& a, const M
   ProfileReport report = report_profile(profile, {.model = a.name, .peaks = peaks, .assumed_extents = joined(feeds.assumed)});
   for (NodeReport& node : report.nodes) {
     if (!node.flops || !node.bytes || !node.device.empty()) continue;               // `peaks` are those of the host
-    const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // otherwise only the memory peak applies
+    const bool peaks_hold = profile.float32 && profile::computes_in_float32(node);  // false: only the memory peak applies
     node.estimated_ms = peaks.bound_ns(peaks_hold ? *node.flops : 0, *node.bytes) / 1e6;
   }
   return report;
@@ -62,7 +62,8 @@ bool contains(const std::vector<std::string>& list, const std::string& text) {
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-// Returns why passes refused the node, or one of the original nodes that it replaces (except for passes that later did change that one).
+// Returns why passes refused the node, and why passes refused the original nodes that it replaces. Leaves out the latter reasons for passes
+// that made or changed the node.
 std::vector<PassRefusal> refusals_of(const passes::PassTrace& trace, const NodeReport& node) {
   std::vector<passes::Refusal> refusals = trace.refusals(node.name);
   for (const std::string& source : node.sources)

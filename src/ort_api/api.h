@@ -302,7 +302,7 @@ struct OrtIoBinding {
   const treadle::Session* of;
   treadle::IoBinding binding;
   std::map<std::string, treadle::Datum> inputs;
-  std::map<std::string, treadle::Datum> outputs;  // memory of the client; undefined: none is bound
+  std::map<std::string, treadle::Datum> outputs;  // by name: memory of the client for the output; undefined: the client has bound none
 };
 
 struct OrtModelMetadata {

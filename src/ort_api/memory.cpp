@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kAllocatorVersion = 24;  // version of OrtAllocator in this library's allocators
 
-// The statistics that ONNX Runtime's arenas have. To count freed bytes, each block is preceded by its size.
+// Statistics such as ONNX Runtime's arenas provide. Each block's size is stored before the block, so that its release can be counted.
 struct Counts {
   std::atomic<int64_t> in_use{0}, most_in_use{0}, largest{0}, allocations{0}, reserves{0};
 

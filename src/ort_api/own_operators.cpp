@@ -29,7 +29,7 @@ class OwnOperators {
  public:
   explicit OwnOperators(const OperatorDomains& domains) {
     for (const auto& domain : domains) {
-      if (!domain->self) continue;  // released; register_operators() rejects it
+      if (!domain->self) continue;  // the client has released the domain, which register_operators() rejects
       for (const OrtCustomOp* op : domain->operators) by_name_[{normalized(domain->name), op->GetName(op)}].push_back(op);
     }
   }

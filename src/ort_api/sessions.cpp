@@ -85,7 +85,7 @@ OrtSessionOptions with_devices(const OrtSessionOptions& given) {
     for (const OrtEpDevice* device : selected)
       if (std::find(devices.begin(), devices.end(), device) == devices.end())
         throw StatusError(ORT_FAIL, "the function that selects devices has not selected one of those it was given");
-    const char* const first = selected[0]->provider;  // a CPU chosen in addition is dropped: it is the fallback anyway
+    const char* const first = selected[0]->provider;  // if it is not the CPU, a selected CPU is removed: it is always the fallback
     if (first != kCpuProvider) std::erase_if(selected, [](const OrtEpDevice* device) { return device->provider == kCpuProvider; });
     append_devices(options, selected, {});
   } else if (options.prefers_gpu && ep_devices().size() > 1) {

@@ -17,7 +17,8 @@ class DeviceClock {
     marked,      ///< the host reads its clock before and after the device writes a time stamp
   };
 
-  /// Compares by the more exact method that the device supports. @param connection  must outlive this object
+  /// Compares the device's clock with the host's by the most exact method that the device supports. @param connection  must outlive this
+  /// object
   explicit DeviceClock(const Connection& connection);
   DeviceClock(const Connection& connection, Comparison by) : connection_(connection), by_(by) {}
 

@@ -73,7 +73,7 @@ class StreamWriter {
   const uint32_t process_;  // fork_generation() of the creator; forked children have another, and must not touch the file
   int file_ = -1;
 
-  std::mutex mutex_;  // guards the members below, and draining the window
+  std::mutex mutex_;  // protects the members below, and the removal of events from window_
   std::string out_, events_, error_;
   ProfilePlan plan_;
   std::unordered_set<uint32_t> strangers_;  // names of other clients, whose events are skipped
@@ -91,7 +91,8 @@ class StreamWriter {
 
 /// Returns true if the contents begin like a file that StreamWriter has written.
 bool is_stream(std::string_view contents);
-/// Reads a file of StreamWriter up to its last mark. @throws Error(not_found, io_error, invalid_argument)
+/// Reads a file of StreamWriter up to its last complete part, which a mark section ends. @throws Error(not_found, io_error,
+/// invalid_argument)
 Profile read_stream(const std::string& path);
 
 }  // namespace treadle::profile

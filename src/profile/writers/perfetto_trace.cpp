@@ -136,7 +136,7 @@ class PerfettoWriter {
 
   // The encoded parts that all events of one name in a row have in common.
   struct Prepared {
-    std::string begin;   // field of the event that begins a slice
+    std::string begin;   // the protobuf field of the event that begins a slice (a range of time)
     std::string packet;  // the part of a packet that follows the time
     bool ready = false;
     RecordKind kind{};

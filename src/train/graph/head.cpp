@@ -22,7 +22,7 @@ struct Layer {
   NodeId node = kNoNode;
   std::string weight;
   int64_t classes = 0;
-  std::map<std::string, int> axes;  // axis of the classes in the weights and in the bias, by their names
+  std::map<std::string, int> axes;  // for the weights and the bias, by name: the axis of the classes
   std::set<std::string> behind;     // names of the values between the layer and the output
 };
 

@@ -46,7 +46,7 @@ struct Executor::Impl {
   Feeds arguments, gradients;
   NamedTensors states;
   GradientRequests requests;
-  bool is_bound_anew = true;  // a value has been bound since the last evaluation, which must see it
+  bool is_bound_anew = true;  // true: values have been bound since the last evaluation, and the next one must read them
   std::vector<Datum> outputs;
   std::optional<JointModule::Run> run;  // the forward pass whose backward pass is still to come
   Stepping stepping;

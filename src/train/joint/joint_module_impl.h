@@ -87,7 +87,7 @@ struct JointModule::Impl : Runtime {
   std::map<std::string, size_t> places_of_held;
   std::vector<KeptState> kept_states;   // running statistics that the module updates
   std::vector<bool> late;               // result of find_late() for the runner's executable
-  std::vector<int> result_of, rows_of;  // for each gradient: index of a result, or -1, as in Joint
+  std::vector<int> result_of, rows_of;  // for each gradient: its index among the results, or -1; see Joint
   std::vector<bool> copied;             // for each output, true if the caller gets a copy
   size_t num_differentiable = 0, num_results = 0;
   std::unique_ptr<Runner> runner;

@@ -78,7 +78,7 @@ class Runner {
   mutable std::mutex mutex_;  // guards the members below
   mutable std::shared_ptr<const Monitor> monitor_;
   mutable std::shared_ptr<const Executable> watched_;  // the executable compiled for monitor_
-  std::vector<Datum> kept_;                            // one per input; undefined: the input is fed
+  std::vector<Datum> kept_;                            // for each input: the trainer's value; undefined: the caller feeds it
   std::vector<Datum> written_;
   std::vector<std::string> fed_names_;
 };

@@ -25,7 +25,7 @@ function svg(tag, attributes, text) {
 const isKnown = (x) => x !== undefined && x !== null;
 const number = (x, digits = 1) =>
   isKnown(x) ? x.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits }) : '';
-// Returns the number of decimals that gives x three significant digits (more if x is 1000 or larger).
+// Returns the number of decimals with which x has three significant digits; 0 if x is 100 or larger.
 const digitsOf = (x) => { const size = Math.abs(x); return size >= 100 ? 0 : size >= 10 ? 1 : 2; };
 const percent = (x, digits = 1) => isKnown(x) ? (x > 0 && x < 0.5 * 10 ** (-2 - digits) ? '< ' + number(10 ** -digits, digits) : number(100 * x, digits)) + ' %' : '';
 const bytes = (x) => x >= 1e9 ? number(x / 1e9, 2) + ' GB' : x >= 1e6 ? number(x / 1e6, 2) + ' MB' : x >= 1e3 ? number(x / 1e3, 1) + ' kB' : number(x, 0) + ' B';
