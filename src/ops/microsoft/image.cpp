@@ -163,7 +163,7 @@ struct MaskedMaxPool {
   static MaskedMaxPool bind(BindContext& c) {
     const Shape &x = c.shape(0), &mask = c.shape(1);
     if (mask.rank() != x.rank()) throw Error(ErrorCode::invalid_argument, fmt::format("M is {}, X {}", to_string(mask), to_string(x)));
-    MaskedMaxPool k{bind_window(c.node().attributes, spatial(x), spatial(c.output_shape(0)), c.get_ints("kernel_shape")), x[0], x[1], 0, 0};
+    MaskedMaxPool k{bind_pool(c), x[0], x[1], 0, 0};
     for (int axis = 0; axis < x.rank(); ++axis)
       if (axis >= 2 || mask[axis] != 1) check_equal(mask[axis], x[axis], "extents of the mask and of X");
     const int64_t plane = k.window.in_size();

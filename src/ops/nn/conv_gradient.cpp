@@ -26,12 +26,7 @@ kernels::ConvParams bind_conv_gradient(const BindContext& c, const Shape& x, con
   if (p.group < 1 || y[0] != x[0] || y[1] != w[0] || w[1] * p.group != x[1])
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("X {}, W {} and Y {} are of no convolution with {} groups", to_string(x), to_string(w), to_string(y), p.group));
-  const SymbolicShape expected = infer_window(c.node().attributes, {x.begin() + 2, x.end()}, {w.begin() + 2, w.end()});
-  for (size_t i = 0; i < expected.size(); ++i)
-    if (!expected[i].is_const(y[static_cast<int>(i) + 2]))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the gradient {} does not have the convolution's extents {}", to_string(y), to_string(expected)));
-  p.window = bind_window(c.node().attributes, spatial(x), spatial(y), spatial(w));
+  p.window = bind_gradient_window(c.node().attributes, spatial(x), spatial(y), spatial(w), y, "convolution");
   kernels::check_conv(p);
   return p;
 }
@@ -114,12 +109,7 @@ OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cos
           .since = {1},
           .inputs = {{"dY", kTypes, "T"}, {other, kTypes, "T"}, {"shape", kInt64}},
           .outputs = {{"gradient", kTypes, "T"}},
-          .attributes = {{"auto_pad", std::string_view("NOTSET")},
-                         {"dilations"},
-                         {"group", int64_t{1}, between(1, INT32_MAX)},
-                         {"kernel_shape"},
-                         {"pads"},
-                         {"strides"}},
+          .attributes = convolution_attributes(),
           .infer = infer_given_shape,
           .cost = cost,
           .kernels = std::move(kernels),

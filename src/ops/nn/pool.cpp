@@ -49,10 +49,6 @@ void infer_pool(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
-Window pool_window(const BindContext& c) {
-  return bind_window(c.node().attributes, spatial(c.shape(0)), spatial(c.output_shape(0)), c.get_ints("kernel_shape"));
-}
-
 Cost pool_cost(const ShapeContext& c) {
   double taps = 1;
   for (int64_t extent : c.get_ints("kernel_shape")) taps *= static_cast<double>(extent);
@@ -68,7 +64,7 @@ struct WindowPool {
   Wide x, y;
 
   static WindowPool make(BindContext& c) {
-    WindowPool p{pool_window(c), c.shape(0)[0] * c.shape(0)[1], {}, {}};
+    WindowPool p{bind_pool(c), c.shape(0)[0] * c.shape(0)[1], {}, {}};
     ScratchLayout layout;
     p.x = reserve_wide<T>(layout, c.num_elements(0));
     p.y = reserve_wide<T>(layout, c.output_shape(0).num_elements());
@@ -235,17 +231,6 @@ void order_to_int(Graph& graph, NodeId id) {
   attributes.set("p", static_cast<int64_t>(p));
 }
 
-std::vector<AttributeDef> window_attributes(std::initializer_list<AttributeDef> more) {
-  std::vector<AttributeDef> attributes{{"kernel_shape", AttributeDef::Required{}},
-                                       {"auto_pad", std::string_view("NOTSET")},
-                                       {"strides"},
-                                       {"pads"},
-                                       {"dilations"},
-                                       {"ceil_mode", int64_t{0}}};
-  attributes.insert(attributes.end(), more);
-  return attributes;
-}
-
 OpDef float_pool(std::string_view name, std::vector<int> since, void (*infer)(InferContext&), Cost (*cost)(const ShapeContext&),
                  std::vector<KernelDef> kernels) {
   return {.name = name,
@@ -337,14 +322,14 @@ std::vector<OpDef> pool_ops() {
   max_pool.outputs = {{"Y", kMaxPoolTypes, "T"}, {"Indices", kInt64, "I", Presence::optional}};
   max_pool.quantization = Quantization::chooses;
   max_pool.channels_last = {ChannelsLast::How::window, "NhwcMaxPool", "NhwcByteMaxPool"};
-  max_pool.attributes = window_attributes({{"storage_order", int64_t{0}}});
+  max_pool.attributes = pool_attributes({{"storage_order", int64_t{0}}});
   OpDef average_pool =
       float_pool("AveragePool", {1, 7, 10, 11, 19, 22}, infer_pool, pool_cost, typed<AveragePool, float, double, Float16, BFloat16>());
   average_pool.channels_last = {ChannelsLast::How::window, "NhwcAveragePool"};
-  average_pool.attributes = window_attributes({{"count_include_pad", int64_t{0}}});
+  average_pool.attributes = pool_attributes({{"count_include_pad", int64_t{0}}});
   OpDef lp_pool = float_pool("LpPool", {1, 2, 11, 18, 22}, infer_pool, pool_cost, typed<LpPool, float, double, Float16, BFloat16>());
   lp_pool.upgrade = {{1, order_to_int}};
-  lp_pool.attributes = window_attributes({{"p", int64_t{2}}});
+  lp_pool.attributes = pool_attributes({{"p", int64_t{2}}});
   for (OpDef* pool : {&max_pool, &average_pool, &lp_pool}) pool->decompose = crop_negative_pads;
   OpDef global_average = float_pool("GlobalAveragePool", {1, 22}, infer_global, elementwise_cost<1>,
                                     typed<GlobalAveragePool, float, double, Float16, BFloat16>());

@@ -156,14 +156,7 @@ std::vector<OpDef> pool_gradient_ops() {
            .since = {1},
            .inputs = {{"dY", kTypes, "T"}, {"shape", kInt64}},
            .outputs = {{"dX", kTypes, "T"}},
-           .attributes = {{"kernel_shape", AttributeDef::Required{}},
-                          {"auto_pad", std::string_view("NOTSET")},
-                          {"strides"},
-                          {"pads"},
-                          {"dilations"},
-                          {"ceil_mode", int64_t{0}},
-                          {"count_include_pad", int64_t{0}},
-                          {"sums", int64_t{0}}},  // 1: windows are summed, not averaged
+           .attributes = pool_attributes({{"count_include_pad", int64_t{0}}, {"sums", int64_t{0}}}),  // sums: windows are not averaged
            .infer = infer_given_shape<1>,
            .cost = pool_cost,
            .kernels = typed<AveragePoolGrad, float, double>(),

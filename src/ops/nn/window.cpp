@@ -133,6 +133,43 @@ kernels::Window bind_window(const Attributes& attributes, std::span<const int64_
   return kernels::make_window(in, out, kernel, {strides.data(), rank}, {both, 2 * rank}, {dilations.data(), rank});
 }
 
+kernels::Window bind_pool(const BindContext& c) {
+  return bind_window(c.node().attributes, spatial(c.shape(0)), spatial(c.output_shape(0)), c.get_ints("kernel_shape"));
+}
+
+kernels::Window bind_gradient_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
+                                     std::span<const int64_t> kernel, const Shape& dy, std::string_view of) {
+  const SymbolicShape expected = infer_window(attributes, {in.begin(), in.end()}, {kernel.begin(), kernel.end()});
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (!expected[i].is_const(out[i]))
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the gradient {} does not have the {}'s extents {}", to_string(dy), of, to_string(expected)));
+  return bind_window(attributes, in, out, kernel);
+}
+
+std::vector<AttributeDef> window_attributes(std::initializer_list<AttributeDef> more) {
+  std::vector<AttributeDef> attributes{{"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
+  attributes.insert(attributes.end(), more);
+  return attributes;
+}
+
+std::vector<AttributeDef> pool_attributes(std::initializer_list<AttributeDef> more) {
+  std::vector<AttributeDef> attributes{{"kernel_shape", AttributeDef::Required{}},
+                                       {"auto_pad", std::string_view("NOTSET")},
+                                       {"strides"},
+                                       {"pads"},
+                                       {"dilations"},
+                                       {"ceil_mode", int64_t{0}}};
+  attributes.insert(attributes.end(), more);
+  return attributes;
+}
+
+std::vector<AttributeDef> convolution_attributes(std::initializer_list<AttributeDef> more) {
+  std::vector<AttributeDef> attributes = window_attributes(more);
+  attributes.push_back({"group", int64_t{1}, between(1, INT32_MAX)});
+  return attributes;
+}
+
 void crop_negative_pads(Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   std::vector<int64_t> pads = node.attributes.get_ints("pads");

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "graph/infer.h"
 #include "graph/kernel.h"
+#include "graph/op_def.h"
 #include "kernels/conv/window.h"
 
 namespace treadle::ops {
@@ -20,6 +23,20 @@ SymbolicShape infer_window(const Attributes& attributes, const SymbolicShape& in
 /// if the window does not fit into the input, which inference cannot check for symbolic extents.
 kernels::Window bind_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
                             std::span<const int64_t> kernel);
+
+/// Returns the window of a bound pool with channels before the spatial axes. @throws Error as bind_window() does
+kernels::Window bind_pool(const BindContext& c);
+/// Returns the window of a bound gradient. @param in, out  spatial extents of the forward node's operands  @param dy  the gradient of the
+/// output  @param of  "pool" or "convolution"  @throws Error(invalid_argument) if the window does not give these extents
+kernels::Window bind_gradient_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
+                                     std::span<const int64_t> kernel, const Shape& dy, std::string_view of);
+
+/// Returns the attributes of an operator whose window has the extents of weights, or of a pool, and `more`.
+std::vector<AttributeDef> window_attributes(std::initializer_list<AttributeDef> more);
+/// Returns the attributes of a pool of ONNX, and `more`. A pool must have kernel_shape.
+std::vector<AttributeDef> pool_attributes(std::initializer_list<AttributeDef> more);
+/// Returns the attributes of a convolution, and `more`.
+std::vector<AttributeDef> convolution_attributes(std::initializer_list<AttributeDef> more = {});
 
 /// Replaces negative `pads` of a convolution or pool, which crop the image, by a Slice in front of the node, because kernels accept no
 /// negative pads.

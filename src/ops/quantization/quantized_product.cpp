@@ -327,13 +327,6 @@ struct QLinearConv {
   }
 };
 
-const std::vector<AttributeDef> kConvAttributes{{"auto_pad", std::string_view("NOTSET")},
-                                                {"dilations"},
-                                                {"group", int64_t{1}, between(1, INT32_MAX)},
-                                                {"kernel_shape"},
-                                                {"pads"},
-                                                {"strides"}};
-
 }  // namespace
 
 std::vector<OpDef> quantized_product_ops() {
@@ -357,7 +350,7 @@ std::vector<OpDef> quantized_product_ops() {
                       {"x_zero_point", kBytes, "T1", Presence::optional},
                       {"w_zero_point", kBytes, "T2", Presence::optional}},
            .outputs = {{"y", kInt32}},
-           .attributes = kConvAttributes,
+           .attributes = convolution_attributes(),
            .infer = infer_conv_integer,
            .cost = conv_integer_cost,
            .kernels = {kernel<ConvInteger>()},
@@ -392,7 +385,7 @@ std::vector<OpDef> quantized_product_ops() {
                       {"y_zero_point", kBytes, "T3"},
                       {"B", kInt32, "T4", Presence::optional}},
            .outputs = {{"y", kBytes, "T3"}},
-           .attributes = kConvAttributes,
+           .attributes = convolution_attributes(),
            .infer = infer_qlinear_conv,
            .cost = qlinear_conv_cost,
            .kernels = {kernel<QLinearConv>()},

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "graph/infer.h"
+#include "ops/nn/window.h"
 #include "ops/treadle/on_devices.h"
 
 namespace treadle::ops {
@@ -43,13 +44,7 @@ size_t first_chain_input(const OpDef& chained) { return chained.inputs.size() - 
 
 std::vector<OpDef> chained_products() {
   return {
-      chained("ChainedConv", {{"X", kFloats, "T"}, {"W", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}},
-              {{"auto_pad", std::string_view("NOTSET")},
-               {"dilations"},
-               {"group", int64_t{1}, between(1, INT32_MAX)},
-               {"kernel_shape"},
-               {"pads"},
-               {"strides"}}),
+      chained("ChainedConv", {{"X", kFloats, "T"}, {"W", kFloats, "T"}, {"B", kFloats, "T", Presence::optional}}, convolution_attributes()),
       chained("ChainedMatMul", {{"A", kFloats, "T", Presence::required, of_ranks(1)}, {"B", kFloats, "T", Presence::required, of_ranks(1)}},
               {}),
       chained("ChainedGemm", {{"A", kFloats, "T"}, {"B", kFloats, "T"}, {"C", kFloats, "T", Presence::optional}},

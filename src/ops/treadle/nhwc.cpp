@@ -340,8 +340,6 @@ ConvParams bind_nhwc_conv(const BindContext& c) {
 }
 
 std::vector<OpDef> nhwc_ops() {
-  const std::vector<AttributeDef> window = {
-      {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
   const std::vector<AttributeDef> activation = {{"activation", std::string_view("none")}, {"alpha", 0.0F}, {"beta", 0.0F}};
   auto joined = [](std::vector<AttributeDef> a, const std::vector<AttributeDef>& b) {
     a.insert(a.end(), b.begin(), b.end());
@@ -353,11 +351,9 @@ std::vector<OpDef> nhwc_ops() {
            .inputs =
                {{"X", kFloat32}, {"W", kFloat32}, {"B", kFloat32, "", Presence::optional}, {"residual", kFloat32, "", Presence::optional}},
            .outputs = {{"Y", kFloat32}},
-           .attributes = joined(joined(window, activation), {{"group", int64_t{1}, between(1, INT32_MAX)},
-                                                             {"planes", int64_t{0}, zero_or_one()},
-                                                             {kPrecision, std::string_view("")},
-                                                             {"max_weight_expansion", 0.0F},
-                                                             {"rates"}}),
+           .attributes = joined(
+               joined(convolution_attributes(), activation),
+               {{"planes", int64_t{0}, zero_or_one()}, {kPrecision, std::string_view("")}, {"max_weight_expansion", 0.0F}, {"rates"}}),
            .infer = infer_conv,
            .cost = conv_cost,
            .kernels = {kernel<NhwcConvBf16>("nhwc bfloat16", DType::float32), kernel<NhwcConv>("nhwc", DType::float32),
@@ -387,14 +383,14 @@ std::vector<OpDef> nhwc_ops() {
                       {"E", kFloat32, "", Presence::optional},
                       {"residual", kFloat32, "", Presence::optional}},
            .outputs = {{"Y", kFloat32}},
-           .attributes = joined(joined(window, activation), {{"inner_activation", std::string_view("none")},
-                                                             {"inner_alpha", 0.0F},
-                                                             {"inner_beta", 0.0F},
-                                                             {"inner_auto_pad", std::string_view("NOTSET")},
-                                                             {"inner_dilations"},
-                                                             {"inner_pads"},
-                                                             {"inner_strides"},
-                                                             {"planes", int64_t{0}, zero_or_one()}}),
+           .attributes = joined(joined(window_attributes({}), activation), {{"inner_activation", std::string_view("none")},
+                                                                            {"inner_alpha", 0.0F},
+                                                                            {"inner_beta", 0.0F},
+                                                                            {"inner_auto_pad", std::string_view("NOTSET")},
+                                                                            {"inner_dilations"},
+                                                                            {"inner_pads"},
+                                                                            {"inner_strides"},
+                                                                            {"planes", int64_t{0}, zero_or_one()}}),
            .infer = infer_conv_depthwise,
            .cost = pair_cost,
            .kernels = {kernel<NhwcConvDepthwise>("rows", DType::float32)}},

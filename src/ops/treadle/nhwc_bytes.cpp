@@ -210,12 +210,7 @@ struct NhwcByteMaxPool {
 }  // namespace
 
 std::vector<OpDef> nhwc_bytes_ops() {
-  const std::vector<AttributeDef> window = {
-      {"auto_pad", std::string_view("NOTSET")}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
-  std::vector<AttributeDef> conv = window, pool = window;
-  conv.push_back({"group", int64_t{1}, between(1, INT32_MAX)});
-  conv.push_back({"dtype", int64_t{0}, dtype_among(kBytesOrNone)});
-  pool.push_back({"ceil_mode", int64_t{0}});
+  const std::vector<AttributeDef> conv = convolution_attributes({{"dtype", int64_t{0}, dtype_among(kBytesOrNone)}});
   return {{.name = "NhwcQLinearConv",
            .domain = "treadle",
            .since = {1},
@@ -251,7 +246,7 @@ std::vector<OpDef> nhwc_bytes_ops() {
            .since = {1},
            .inputs = {{"X", kBytes}},
            .outputs = {{"Y", kBytes}},
-           .attributes = pool,
+           .attributes = window_attributes({{"ceil_mode", int64_t{0}}}),
            .infer = infer_pool,
            .cost = pool_cost,
            .kernels = {kernel<NhwcByteMaxPool>("nhwc")}},

@@ -92,16 +92,12 @@ struct NhwcAffine {
 }  // namespace
 
 std::vector<OpDef> nhwc_pool_ops() {
-  const std::vector<AttributeDef> pool = {
-      {"auto_pad", std::string_view("NOTSET")}, {"ceil_mode", int64_t{0}}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}};
-  std::vector<AttributeDef> average = pool;
-  average.push_back({"count_include_pad", int64_t{0}});
   return {{.name = "NhwcMaxPool",
            .domain = "treadle",
            .since = {1},
            .inputs = {{"X", kPoolType}},
            .outputs = {{"Y", kPoolType}},
-           .attributes = pool,
+           .attributes = window_attributes({{"ceil_mode", int64_t{0}}}),
            .infer = infer_nhwc_pool,
            .cost = stream_cost,
            .kernels = {kernel<NhwcPool<kernels::NhwcPool::max>>("nhwc", DType::float32)},
@@ -111,7 +107,7 @@ std::vector<OpDef> nhwc_pool_ops() {
            .since = {1},
            .inputs = {{"X", kPoolType}},
            .outputs = {{"Y", kPoolType}},
-           .attributes = average,
+           .attributes = window_attributes({{"ceil_mode", int64_t{0}}, {"count_include_pad", int64_t{0}}}),
            .infer = infer_nhwc_pool,
            .cost = stream_cost,
            .kernels = {kernel<NhwcPool<kernels::NhwcPool::average>>("nhwc", DType::float32)},

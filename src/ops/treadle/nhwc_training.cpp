@@ -68,13 +68,7 @@ ConvParams bind_gradient(const BindContext& c, const Shape& x, const Shape& w, c
   if (p.group < 1 || y[0] != x[0] || y[y.rank() - 1] != w[0] || w[1] * p.group != p.C || w[0] % p.group != 0)
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("X {}, W {} and Y {} are of no convolution with {} groups", to_string(x), to_string(w), to_string(y), p.group));
-  const auto in = inner(x), out = inner(y);
-  const SymbolicShape expected = infer_window(c.node().attributes, {in.begin(), in.end()}, {w.begin() + 2, w.end()});
-  for (size_t i = 0; i < expected.size(); ++i)
-    if (!expected[i].is_const(out[i]))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the gradient {} does not have the convolution's extents {}", to_string(y), to_string(expected)));
-  p.window = bind_window(c.node().attributes, in, out, spatial(w));
+  p.window = bind_gradient_window(c.node().attributes, inner(x), inner(y), spatial(w), y, "convolution");
   kernels::check_conv(p);
   return p;
 }
@@ -134,15 +128,9 @@ struct NhwcMaxPoolGrad {
 
   static NhwcMaxPoolGrad bind(BindContext& c) {
     const Shape &x = c.shape(1), &y = c.shape(0);
-    const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
-    bool fits = x.rank() == y.rank() && (x.rank() == 3 || x.rank() == 4) && x[0] == y[0] && x[x.rank() - 1] == y[x.rank() - 1];
-    if (fits) {
-      const auto in = inner(x), out = inner(y);
-      const SymbolicShape expected = infer_window(c.node().attributes, {in.begin(), in.end()}, {kernel.begin(), kernel.end()});
-      for (size_t i = 0; i < expected.size(); ++i) fits &= expected[i].is_const(out[i]);
-    }
-    if (!fits) throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
-    return {bind_window(c.node().attributes, inner(x), inner(y), kernel), x[0], x[x.rank() - 1]};
+    if (x.rank() != y.rank() || x.rank() < 3 || x.rank() > 4 || x[0] != y[0] || x.back() != y.back())
+      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
+    return {bind_gradient_window(c.node().attributes, inner(x), inner(y), c.get_ints("kernel_shape"), y, "pool"), x[0], x.back()};
   }
   void run(RunContext& c) const {
     kernels::max_pool_gradient_nhwc(window, N, C, c.in<float>(0), c.in<float>(1), c.out<float>(0), c.pool());
@@ -154,47 +142,38 @@ struct NhwcMaxPoolGrad {
 KernelDef nhwc_conv_of_computed_weights() { return kernel<NhwcConvComputed>("nhwc, packed in the run", DType::float32); }
 
 std::vector<OpDef> nhwc_training_ops() {
-  const std::vector<AttributeDef> convolution = {{"auto_pad", std::string_view("NOTSET")},
-                                                 {"dilations"},
-                                                 {"group", int64_t{1}, between(1, INT32_MAX)},
-                                                 {"kernel_shape"},
-                                                 {"max_weight_expansion", 0.0F},
-                                                 {"pads"},
-                                                 {kPrecision, std::string_view("")},
-                                                 {"rates"},
-                                                 {"strides"}};
+  const std::vector<AttributeDef> convolution =
+      convolution_attributes({{"max_weight_expansion", 0.0F}, {kPrecision, std::string_view("")}, {"rates"}});
   constexpr TypeSet kInt64{DType::int64};
-  return {
-      {.name = "NhwcConvGradInput",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"dY", kTrainedType}, {"W", kTrainedType}, {"shape", kInt64}},
-       .outputs = {{"dX", kTrainedType}},
-       .attributes = convolution,
-       .infer = infer_image_of_shape,
-       .cost = input_gradient_cost,
-       .kernels = {kernel<NhwcConvGradInput>("nhwc", DType::float32)},
-       .value_inputs = {2}},
-      {.name = "NhwcConvGradWeights",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}, {"shape", kInt64}},
-       .outputs = {{"dW", kTrainedType}},
-       .attributes = convolution,
-       .infer = infer_weights_of_shape,
-       .cost = weights_gradient_cost,
-       .kernels = {kernel<NhwcConvGradWeights>("nhwc", DType::float32)},
-       .value_inputs = {2}},
-      {.name = "NhwcMaxPoolGrad",
-       .domain = "treadle",
-       .since = {1},
-       .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}},
-       .outputs = {{"dX", kTrainedType}},
-       .attributes =
-           {{"auto_pad", std::string_view("NOTSET")}, {"ceil_mode", int64_t{0}}, {"dilations"}, {"kernel_shape"}, {"pads"}, {"strides"}},
-       .infer = infer_max_pool_gradient,
-       .cost = stream_cost,
-       .kernels = {kernel<NhwcMaxPoolGrad>("nhwc", DType::float32)}}};
+  return {{.name = "NhwcConvGradInput",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTrainedType}, {"W", kTrainedType}, {"shape", kInt64}},
+           .outputs = {{"dX", kTrainedType}},
+           .attributes = convolution,
+           .infer = infer_image_of_shape,
+           .cost = input_gradient_cost,
+           .kernels = {kernel<NhwcConvGradInput>("nhwc", DType::float32)},
+           .value_inputs = {2}},
+          {.name = "NhwcConvGradWeights",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}, {"shape", kInt64}},
+           .outputs = {{"dW", kTrainedType}},
+           .attributes = convolution,
+           .infer = infer_weights_of_shape,
+           .cost = weights_gradient_cost,
+           .kernels = {kernel<NhwcConvGradWeights>("nhwc", DType::float32)},
+           .value_inputs = {2}},
+          {.name = "NhwcMaxPoolGrad",
+           .domain = "treadle",
+           .since = {1},
+           .inputs = {{"dY", kTrainedType}, {"X", kTrainedType}},
+           .outputs = {{"dX", kTrainedType}},
+           .attributes = window_attributes({{"ceil_mode", int64_t{0}}}),
+           .infer = infer_max_pool_gradient,
+           .cost = stream_cost,
+           .kernels = {kernel<NhwcMaxPoolGrad>("nhwc", DType::float32)}}};
 }
 
 }  // namespace treadle::ops
