@@ -7,17 +7,13 @@
 
 #include "graph/infer.h"
 #include "kernels/reduce/reduce.h"
+#include "ops/given_shape.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
 namespace {
-
-void infer_broadcast_grad(InferContext& c) {
-  if (auto shape = c.known(1)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
-  c.set_output_dtype(0, c.dtype(0));
-}
 
 // Computes dX by summing dY over the axes that X lacks and over those where X has extent 1.
 template <typename T>
@@ -64,7 +60,7 @@ std::vector<OpDef> broadcast_gradient_ops() {
            .since = {1},
            .inputs = {{"dY", kTypes, "T"}, {"shape", kInt64}},
            .outputs = {{"dX", kTypes, "T"}},
-           .infer = infer_broadcast_grad,
+           .infer = infer_given_shape<1>,
            .cost = broadcast_grad_cost,
            .kernels = typed<BroadcastGrad, float, double>(),
            .gradient = [](GradientContext& g) { return std::vector{expand_like(g, g.grad_output(0), g.input(0))}; },

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/infer.h"
+#include "ops/given_shape.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "treadle/error.h"
@@ -12,11 +13,6 @@ namespace treadle::ops {
 namespace {
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
-
-void infer_loss_grad(InferContext& c) {
-  if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
-  c.set_output_dtype(0, c.dtype(0));
-}
 
 // Computes d loss / d input[n, target, p] = -weight; for "mean", divided by the sum of the weights. Other classes get 0.
 template <typename T>
@@ -95,7 +91,7 @@ std::vector<OpDef> loss_gradient_ops() {
            .inputs = {{"dloss", kTypes, "T"}, {"target", kInt32Or64}, {"shape", kInt64}, {"weight", kTypes, "T", Presence::optional}},
            .outputs = {{"dinput", kTypes, "T"}},
            .attributes = {{"ignore_index"}, {"reduction", "mean"}},
-           .infer = infer_loss_grad,
+           .infer = infer_given_shape<2>,
            .cost = cost,
            .kernels = typed<NegativeLogLikelihoodLossGrad, float, double>(),
            .gradient = loss_grad_gradient,

@@ -11,6 +11,7 @@
 #include "graph/op_def.h"
 #include "kernels/conv/col2im.h"
 #include "kernels/conv/window.h"
+#include "ops/given_shape.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/movement.h"
@@ -198,11 +199,6 @@ struct Col2ImGrad {
   }
 };
 
-void infer_col2im_grad(InferContext& c) {
-  if (auto shape = c.known(3)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
-  c.set_output_dtype(0, c.dtype(0));
-}
-
 Gradients col2im_gradient(GradientContext& g) {
   const Attributes attributes = g.attributes();
   return {g.op("Col2ImGrad", {g.grad_output(0), g.input(1), g.input(2), g.shape_of(g.input(0))}, attributes, "treadle")};
@@ -236,7 +232,7 @@ std::vector<OpDef> col2im_ops() {
            .inputs = {{"dY", kGradientTypes, "T"}, {"image_shape", kInt64}, {"block_shape", kInt64}, {"shape", kInt64}},
            .outputs = {{"dX", kGradientTypes, "T"}},
            .attributes = {{"dilations", None{}}, {"pads", None{}}, {"strides", None{}}},
-           .infer = infer_col2im_grad,
+           .infer = infer_given_shape<3>,
            .cost = move_cost,
            .kernels = typed<Col2ImGrad, float, double>(),
            .gradient = col2im_grad_gradient,

@@ -8,6 +8,7 @@
 #include "graph/infer.h"
 #include "kernels/conv/conv.h"
 #include "kernels/conv/plain.h"
+#include "ops/given_shape.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/nn/convolution.h"
@@ -36,12 +37,6 @@ namespace {
 using kernels::ConvParams;
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
-
-// Infers the shape of the output, which is the contents of input 2.
-void infer_given_shape(InferContext& c) {
-  if (auto shape = c.known(2)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
-  c.set_output_dtype(0, c.dtype(0));
-}
 
 Cost input_cost(const ShapeContext& c) {
   return {2 * static_cast<double>(c.num_elements(0)) * static_cast<double>(c.shape(1).product(1, c.shape(1).rank())),
@@ -110,7 +105,7 @@ OpDef conv_gradient_op(std::string_view name, std::string_view other, Cost (*cos
           .inputs = {{"dY", kTypes, "T"}, {other, kTypes, "T"}, {"shape", kInt64}},
           .outputs = {{"gradient", kTypes, "T"}},
           .attributes = convolution_attributes(),
-          .infer = infer_given_shape,
+          .infer = infer_given_shape<2>,
           .cost = cost,
           .kernels = std::move(kernels),
           .gradient = gradient,

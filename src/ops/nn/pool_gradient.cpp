@@ -5,6 +5,7 @@
 
 #include "graph/infer.h"
 #include "kernels/conv/pool.h"
+#include "ops/given_shape.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
@@ -17,12 +18,6 @@ namespace {
 using kernels::Window;
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
-
-template <int kShapeInput>
-void infer_given_shape(InferContext& c) {
-  if (auto shape = c.known(kShapeInput)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
-  c.set_output_dtype(0, c.dtype(0));
-}
 
 // Checks that x and y agree in rank, batch and channels. The caller checks the other extents.
 void check_planes(const Shape& x, const Shape& y) {

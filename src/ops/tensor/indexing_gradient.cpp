@@ -8,6 +8,7 @@
 #include "core/threads/thread_pool.h"
 #include "graph/infer.h"
 #include "kernels/movement/gather.h"
+#include "ops/given_shape.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/tensor/gather.h"
@@ -45,12 +46,6 @@ SlicedPlaces SlicedPlaces::of(const BindContext& c) {
 namespace {
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
-
-template <int kShapeInput>
-void infer_given_shape(InferContext& c) {
-  if (auto shape = c.known(kShapeInput)) return c.set_output(0, c.dtype(0), SymbolicShape(shape->begin(), shape->end()));
-  c.set_output_dtype(0, c.dtype(0));
-}
 
 // Rows of dY with the same index are summed in order by the same thread: threads take different blocks of the outer axes.
 template <typename T>
