@@ -182,23 +182,15 @@ struct PoolGradient {
   static PoolGradient bind(BindContext& c) {
     const Shape &x = c.output_shape(0), &y = c.shape(0);
     const bool of_maxima = c.node().op_type == "MaxPoolGrad";
-    if (x.rank() != y.rank() || x.rank() < 3 || x.rank() > 4 || x[0] != y[0] || x[1] != y[1])
-      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
     count32(x.num_elements());
-    PoolGradient k{{}, of_maxima ? x[0] * x[1] : x.num_elements(), of_maxima};
+    PoolGradient k{of_maxima ? kernels::Window{} : ops::bind_average_pool_gradient(c), x.num_elements(), of_maxima};
     if (of_maxima) {
-      ops::check_equal(c.num_elements(1), y.num_elements(), "indices and elements of the gradient");
+      ops::check_max_pool_gradient(c);
+      k.count = x[0] * x[1];
       for (int axis = 2; axis < x.rank(); ++axis) {
         k.window.in[axis + 3 - x.rank()] = x[axis];
         k.window.out[axis + 3 - x.rank()] = y[axis];
       }
-    } else {
-      const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
-      const SymbolicShape expected = ops::infer_window(c.node().attributes, {x.begin() + 2, x.end()}, {kernel.begin(), kernel.end()});
-      for (size_t i = 0; i < expected.size(); ++i)
-        if (!expected[i].is_const(y[static_cast<int>(i) + 2]))
-          throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} does not have the pool's extents", to_string(y)));
-      k.window = ops::bind_window(c.node().attributes, ops::spatial(x), ops::spatial(y), kernel);
     }
     return k;
   }
@@ -221,8 +213,7 @@ struct PoolWithIndices {
 
   static PoolWithIndices bind(BindContext& c) {
     count32(c.num_elements(0));
-    return {ops::bind_window(c.node().attributes, ops::spatial(c.shape(0)), ops::spatial(c.output_shape(0)), c.get_ints("kernel_shape")),
-            c.output_shape(0).num_elements()};
+    return {ops::bind_pool(c), c.output_shape(0).num_elements()};
   }
   void run(RunContext& c) const {
     Push push;

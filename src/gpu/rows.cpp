@@ -302,13 +302,12 @@ struct Pool {
   static Pool bind(BindContext& c) {
     const Shape& x = c.shape(0);
     Pool k{};
-    k.order = c.get_int("p", 2);
-    if (k.order < 1) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not a positive integer", k.order));
+    k.order = ops::bind_norm_order(c);
     if (c.node().op_type == "GlobalLpPool") {  // the window covers all spatial axes
       const int64_t plane[] = {x.product(2, x.rank())}, taps[] = {std::max<int64_t>(plane[0], 1)}, one[] = {1};
       k.window = kernels::make_window(plane, one, taps, {}, {}, {});
     } else {
-      k.window = ops::bind_window(c.node().attributes, ops::spatial(x), ops::spatial(c.output_shape(0)), c.get_ints("kernel_shape"));
+      k.window = ops::bind_pool(c);
     }
     k.count = count32(c.output_shape(0).num_elements());
     count32(c.num_elements(0));

@@ -18,6 +18,13 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+int64_t bind_norm_order(const BindContext& c) {
+  const int64_t p = c.get_int("p", 2);
+  if (p < 1) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not a positive integer", p));
+  return p;
+}
+
 namespace {
 
 using kernels::Window;
@@ -99,12 +106,6 @@ struct AveragePool {
     narrow(c, p.y, c.out<T>(0));
   }
 };
-
-int64_t bind_norm_order(const BindContext& c) {
-  const int64_t p = c.get_int("p", 2);
-  if (p < 1) throw Error(ErrorCode::invalid_argument, fmt::format("p is {}, not a positive integer", p));
-  return p;
-}
 
 template <typename T>
 struct LpPool {

@@ -25,6 +25,23 @@ void check_planes(const Shape& x, const Shape& y) {
     throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} is of no pool over {}", to_string(y), to_string(x)));
 }
 
+}  // namespace
+
+void check_max_pool_gradient(const BindContext& c) {
+  const Shape& y = c.shape(0);
+  check_planes(c.output_shape(0), y);
+  if (!(c.shape(1) == y))
+    throw Error(ErrorCode::invalid_argument, fmt::format("indices {} of a gradient {}", to_string(c.shape(1)), to_string(y)));
+}
+
+kernels::Window bind_average_pool_gradient(const BindContext& c) {
+  const Shape &x = c.output_shape(0), &y = c.shape(0);
+  check_planes(x, y);
+  return bind_gradient_window(c.node().attributes, spatial(x), spatial(y), c.get_ints("kernel_shape"), y, "pool");
+}
+
+namespace {
+
 int64_t grain_of(int64_t plane) { return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, plane)); }
 
 // Adds each element of dY to dX at the position of its window's maximum. The rest of dX is 0.
@@ -33,10 +50,8 @@ struct MaxPoolGrad {
   int64_t planes, in_size, out_size;
 
   static MaxPoolGrad bind(BindContext& c) {
+    check_max_pool_gradient(c);
     const Shape &x = c.output_shape(0), &y = c.shape(0);
-    check_planes(x, y);
-    if (!(c.shape(1) == y))
-      throw Error(ErrorCode::invalid_argument, fmt::format("indices {} of a gradient {}", to_string(c.shape(1)), to_string(y)));
     return {x[0] * x[1], x.product(2, x.rank()), y.product(2, y.rank())};
   }
   void run(RunContext& c) const {
@@ -67,16 +82,7 @@ struct AveragePoolGrad {
   bool count_include_pad, sums;
 
   static AveragePoolGrad bind(BindContext& c) {
-    const Shape &x = c.output_shape(0), &y = c.shape(0);
-    check_planes(x, y);
-    const std::vector<int64_t>& kernel = c.get_ints("kernel_shape");
-    const SymbolicShape expected = infer_window(c.node().attributes, {x.begin() + 2, x.end()}, {kernel.begin(), kernel.end()});
-    for (size_t i = 0; i < expected.size(); ++i)
-      if (!expected[i].is_const(y[static_cast<int>(i) + 2]))
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the gradient {} does not have the pool's extents {}", to_string(y), to_string(expected)));
-    return {bind_window(c.node().attributes, spatial(x), spatial(y), kernel), x[0] * x[1], c.get_int("count_include_pad") != 0,
-            c.get_int("sums") != 0};
+    return {bind_average_pool_gradient(c), c.shape(0)[0] * c.shape(0)[1], c.get_int("count_include_pad") != 0, c.get_int("sums") != 0};
   }
 
   void run(RunContext& c) const {

@@ -30,6 +30,12 @@ kernels::Window bind_pool(const BindContext& c);
 /// output  @param of  "pool" or "convolution"  @throws Error(invalid_argument) if the window does not give these extents
 kernels::Window bind_gradient_window(const Attributes& attributes, std::span<const int64_t> in, std::span<const int64_t> out,
                                      std::span<const int64_t> kernel, const Shape& dy, std::string_view of);
+/// Returns the window of an AveragePoolGrad. @throws Error(invalid_argument) if dY is not the gradient of such a pool over dX
+kernels::Window bind_average_pool_gradient(const BindContext& c);
+/// Checks a MaxPoolGrad. @throws Error(invalid_argument) if dY has other planes than dX, or another shape than the indices
+void check_max_pool_gradient(const BindContext& c);
+/// Returns the attribute p of LpPool and GlobalLpPool. @throws Error(invalid_argument) if it is not positive
+int64_t bind_norm_order(const BindContext& c);
 
 /// Returns the attributes of an operator whose window has the extents of weights, or of a pool, and `more`.
 std::vector<AttributeDef> window_attributes(std::initializer_list<AttributeDef> more);
