@@ -11,6 +11,7 @@
 #include "kernels/conv/conv.h"
 #include "kernels/reduce/reduce.h"
 #include "ops/checks.h"
+#include "ops/math/loss.h"
 #include "ops/nn/convolution.h"
 #include "ops/nn/window.h"
 #include "ops/tensor/gather.h"
@@ -227,41 +228,30 @@ struct PoolWithIndices {
 
 enum LossPass : uint32_t { whole_loss, each_loss, sum_of_weights, loss_gradient };  // numbers of the passes in loss.comp
 
-struct Loss {
-  int64_t targets = 0, classes = 0, positions = 0, ignored = 0;
-  bool is_gradient = false, ignores = false, has_weights = false, wide = false, each = false, mean = false;
+struct Loss : ops::LossPlan {
+  bool is_gradient;
 
   static Loss bind(BindContext& c) {
-    Loss k;
-    k.is_gradient = c.node().op_type == "NegativeLogLikelihoodLossGrad";
-    const Shape& x = k.is_gradient ? c.output_shape(0) : c.shape(0);
-    const int weights = k.is_gradient ? 3 : 2;
-    const std::string_view reduction = c.get_string("reduction", "mean");
-    k.each = reduction == "none", k.mean = reduction == "mean";
-    k.ignored = c.get_int("ignore_index"), k.ignores = c.node().attributes.has("ignore_index");
-    if (k.ignored != static_cast<int32_t>(k.ignored)) k.ignores = false;  // a label with this number is then an error
-    k.has_weights = c.has_input(weights), k.wide = c.dtype(1) == DType::int64;
-    if (x.rank() < 2) throw Error(ErrorCode::invalid_argument, fmt::format("a loss over {}", to_string(x)));
-    count32(x.num_elements());
-    k.classes = x[1], k.positions = x.product(2, x.rank()), k.targets = x[0] * k.positions;
-    ops::check_equal(c.num_elements(1), k.targets, "targets and places of the input");
-    if (k.has_weights) ops::check_equal(c.num_elements(weights), k.classes, "weights and classes");
-    if (k.is_gradient) ops::check_equal(c.num_elements(0), k.each ? k.targets : 1, "elements of the loss and of its gradient");
-    if (k.is_gradient && k.mean) c.request_scratch(sizeof(float));
+    const bool is_gradient = c.node().op_type == "NegativeLogLikelihoodLossGrad";
+    Loss k{is_gradient ? bind_gradient(c) : LossPlan::bind(c), is_gradient};
+    if (k.ignore_index != static_cast<int32_t>(k.ignore_index)) k.ignores = false;  // no class has it, so labels with it are errors
+    count32((is_gradient ? c.output_shape(0) : c.shape(0)).num_elements());
+    if (is_gradient && k.reduction == Reduction::mean) c.request_scratch(sizeof(float));
     return k;
   }
   void run(RunContext& c) const {
+    const bool each = reduction == Reduction::none, mean = reduction == Reduction::mean;
     const auto site = fault(c, fmt::format("a target is outside [0, {})", classes));
     const auto dispatch = [&](size_t index, void* y, std::array<uint32_t, 3> groups) {
       Push push;
-      push.pointer(y).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(has_weights ? c.in<void>(is_gradient ? 3 : 2) : nullptr);
+      push.pointer(y).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(weighted ? c.in<void>(is_gradient ? 3 : 2) : nullptr);
       push.pointer(is_gradient ? c.scratch<void>() : nullptr).pointer(reinterpret_cast<const void*>(site.address));
-      push_sizes(push, {site.number, wide ? 2 : 1, targets, classes, positions, has_weights, ignores, ignored, mean, each});
+      push_sizes(push, {site.number, wide_target ? 2 : 1, num_targets(), classes, positions, weighted, ignores, ignore_index, mean, each});
       stream().dispatch(pass(c, index), push.bytes(), groups);
     };
-    if (!is_gradient) return dispatch(each ? 1 : 0, c.out<void>(0), each ? groups_over(count32(targets)) : groups_for(1));
+    if (!is_gradient) return dispatch(each ? 1 : 0, c.out<void>(0), each ? groups_over(count32(num_targets())) : groups_for(1));
     if (mean) dispatch(0, c.scratch<void>(), groups_for(1));
-    dispatch(1, c.out<void>(0), groups_over(count32(targets * classes)));
+    dispatch(1, c.out<void>(0), groups_over(count32(num_targets() * classes)));
   }
 };
 

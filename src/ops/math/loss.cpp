@@ -1,4 +1,6 @@
 // Implements NegativeLogLikelihoodLoss, SoftmaxCrossEntropyLoss (ONNX, opsets 22 and 13).
+#include "ops/math/loss.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +15,17 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+LossPlan LossPlan::bind(const BindContext& c) {
+  const Shape& shape = c.shape(0);
+  if (shape.rank() < 2 || c.num_elements(1) != shape[0] * shape.product(2, shape.rank()))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the input {} and the target {} do not fit", to_string(shape), to_string(c.shape(1))));
+  if (c.has_input(2) && c.num_elements(2) != shape[1])
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} weights for {} classes", c.num_elements(2), shape[1]));
+  return of(c, shape, 2);
+}
+
 namespace {
 
 // Infers the shape of the loss from scores [N, C, d1, ...] and labels [N, d1, ...].
@@ -54,32 +67,8 @@ void infer_cross_entropy(InferContext& c) {
 }
 
 template <typename T>
-struct NegativeLogLikelihood {
-  enum class Reduction : uint8_t { none, sum, mean };
-  int64_t batch, classes, positions;  // positions per sample: d1 * d2 * ...
-  int64_t ignore_index;
-  bool ignores, weighted, wide_target;
-  Reduction reduction;
-
-  static NegativeLogLikelihood bind(BindContext& c) {
-    const Shape& shape = c.shape(0);
-    if (c.num_elements(1) != shape[0] * shape.product(2, shape.rank()))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the input {} and the target {} do not fit", to_string(shape), to_string(c.shape(1))));
-    if (c.has_input(2) && c.num_elements(2) != shape[1])
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} weights for {} classes", c.num_elements(2), shape[1]));
-    std::string_view reduction = c.get_string("reduction", "mean");
-    return {shape[0],
-            shape[1],
-            shape.product(2, shape.rank()),
-            c.get_int("ignore_index"),
-            c.node().attributes.has("ignore_index"),
-            c.has_input(2),
-            c.dtype(1) == DType::int64,
-            reduction == "none"  ? Reduction::none
-            : reduction == "sum" ? Reduction::sum
-                                 : Reduction::mean};
-  }
+struct NegativeLogLikelihood : LossPlan {
+  static NegativeLogLikelihood bind(BindContext& c) { return {LossPlan::bind(c)}; }
 
   void run(RunContext& c) const {
     if (wide_target)
@@ -101,7 +90,7 @@ struct NegativeLogLikelihood {
       for (int64_t p = 0; p < positions; ++p) {
         auto label = static_cast<int64_t>(target[n * positions + p]);
         double term = 0;
-        if (!ignores || label != ignore_index) {
+        if (!ignored(label)) {
           if (label < 0 || label >= classes)
             throw Error(ErrorCode::invalid_argument, fmt::format("the target {} is outside [0, {})", label, classes));
           double weight = weights ? static_cast<double>(weights[label]) : 1;

@@ -7,37 +7,30 @@
 #include "ops/given_shape.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/math/loss.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+LossPlan LossPlan::bind_gradient(const BindContext& c) {
+  const Shape& shape = c.output_shape(0);
+  const LossPlan plan = shape.rank() < 2 ? LossPlan{} : of(c, shape, 3);
+  const int64_t gradients = plan.reduction == Reduction::none ? plan.num_targets() : 1;
+  if (shape.rank() < 2 || c.num_elements(1) != plan.num_targets() || c.num_elements(0) != gradients ||
+      (plan.weighted && c.num_elements(3) != plan.classes))
+    throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} and the target {} are of no loss over {}", to_string(c.shape(0)),
+                                                         to_string(c.shape(1)), to_string(shape)));
+  return plan;
+}
+
 namespace {
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
 
 // Computes d loss / d input[n, target, p] = -weight; for "mean", divided by the sum of the weights. Other classes get 0.
 template <typename T>
-struct NegativeLogLikelihoodLossGrad {
-  int64_t batch, classes, positions;
-  int64_t ignore_index;
-  bool ignores, each, mean, wide_target;
-
-  static NegativeLogLikelihoodLossGrad bind(BindContext& c) {
-    const Shape& shape = c.output_shape(0);
-    std::string_view reduction = c.get_string("reduction", "mean");
-    const bool each = reduction == "none";
-    if (shape.rank() < 2 || c.num_elements(1) != shape[0] * shape.product(2, shape.rank()) ||
-        c.num_elements(0) != (each ? c.num_elements(1) : 1) || (c.has_input(3) && c.num_elements(3) != shape[1]))
-      throw Error(ErrorCode::invalid_argument, fmt::format("the gradient {} and the target {} are of no loss over {}",
-                                                           to_string(c.shape(0)), to_string(c.shape(1)), to_string(shape)));
-    return {shape[0],
-            shape[1],
-            shape.product(2, shape.rank()),
-            c.get_int("ignore_index"),
-            c.node().attributes.has("ignore_index"),
-            each,
-            reduction == "mean",
-            c.dtype(1) == DType::int64};
-  }
+struct NegativeLogLikelihoodLossGrad : LossPlan {
+  static NegativeLogLikelihoodLossGrad bind(BindContext& c) { return {LossPlan::bind_gradient(c)}; }
 
   void run(RunContext& c) const {
     if (wide_target)
@@ -52,7 +45,7 @@ struct NegativeLogLikelihoodLossGrad {
     const Index* target = c.in<Index>(1);
     T* dx = c.out<T>(0);
     std::fill_n(dx, batch * classes * positions, T{0});
-    auto ignored = [&](int64_t label) { return ignores && label == ignore_index; };
+    const bool each = reduction == Reduction::none;
     double total = 0;
     for (int64_t i = 0; i < batch * positions; ++i) {
       const auto label = static_cast<int64_t>(target[i]);
@@ -61,7 +54,7 @@ struct NegativeLogLikelihoodLossGrad {
         throw Error(ErrorCode::invalid_argument, fmt::format("the target {} is outside [0, {})", label, classes));
       total += weights ? static_cast<double>(weights[label]) : 1;
     }
-    const T scale = mean ? static_cast<T>(-1 / total) : T{-1};
+    const T scale = reduction == Reduction::mean ? static_cast<T>(-1 / total) : T{-1};
     for (int64_t n = 0; n < batch; ++n) {
       for (int64_t p = 0; p < positions; ++p) {
         const int64_t i = n * positions + p;
