@@ -1,11 +1,10 @@
 // Computes GatherGradRows: sorts the indices together with their positions, and sums the rows of dY that have the same index, in order.
 #include <fmt/format.h>
 
-#include "core/base/checked.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "gpu/sorting.h"
-#include "ops/checks.h"
+#include "ops/tensor/gather.h"
 #include "ops/widen.h"
 
 namespace treadle::gpu {
@@ -16,16 +15,12 @@ struct RowsState final : PackedState {
   std::string node;  // name of the node, for error messages
 };
 
-struct GatheredRows {
-  int64_t extent, inner, count, room;
+struct GatheredRows : ops::GatheredRowsPlan {
   int64_t items, firsts;  // offsets in scratch memory, in bytes
-  bool wide_index;
 
   static GatheredRows bind(BindContext& c) {
-    const Shape& rows = c.output_shape(0);
-    GatheredRows k{c.value_at(2, 0), rows.product(1, rows.rank()), c.num_elements(1), rows[0], 0, 0, c.dtype(1) == DType::int64};
-    ops::check_equal(count32(c.num_elements(0)), checked_mul(k.count, k.inner), "elements of the gradient and of what was gathered");
-    count32(rows.num_elements()), count32(k.extent);
+    GatheredRows k{GatheredRowsPlan::bind(c), 0, 0};
+    count32(c.num_elements(0)), count32(c.output_shape(0).num_elements()), count32(k.extent);
     ops::ScratchLayout layout;
     k.items = layout.take(static_cast<size_t>(count32(item_extent(k.count))) * kItemBytes);
     k.firsts = layout.take(static_cast<size_t>(k.room + 2) * sizeof(uint32_t));

@@ -1,4 +1,4 @@
-// The extents of the tensor that a Gather reads: [outer, extent, inner], where `extent` is that of the gathered axis.
+// Describes Gather and its gradients for kernels of every device.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 namespace treadle::ops {
 
+/// The data that is read: rows of `inner` elements; the axis has `extent` of them.
 struct GatherExtents {
   int64_t outer, extent, inner, num_indices;
 
@@ -15,6 +16,17 @@ struct GatherExtents {
     const int axis = c.axis("axis", 0, data.rank());
     return {data.product(0, axis), data[axis], data.product(axis + 1, data.rank()), c.num_elements(1)};
   }
+  /// @throws Error(invalid_argument) if input 0, the gradient, has another number of elements than were gathered
+  static GatherExtents bind_gradient(const BindContext& c);
+};
+
+/// GatherGradRows: `count` indices of an axis of `extent` rows of `inner` elements. The outputs have room for `room` rows.
+struct GatheredRowsPlan {
+  int64_t extent, inner, count, room;
+  bool wide_index;
+
+  /// @throws Error(invalid_argument) if input 0, the gradient, has another number of elements than were gathered
+  static GatheredRowsPlan bind(const BindContext& c);
 };
 
 }  // namespace treadle::ops

@@ -43,6 +43,24 @@ SlicedPlaces SlicedPlaces::of(const BindContext& c) {
   return places;
 }
 
+GatherExtents GatherExtents::bind_gradient(const BindContext& c) {
+  const Shape& x = c.output_shape(0);
+  const GatherExtents k = of(c, x);
+  if (c.num_elements(0) != checked_mul(checked_mul(k.outer, k.num_indices), k.inner))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the gradient {} is of no Gather of {} from {}", to_string(c.shape(0)), to_string(c.shape(1)), to_string(x)));
+  return k;
+}
+
+GatheredRowsPlan GatheredRowsPlan::bind(const BindContext& c) {
+  const Shape& rows = c.output_shape(0);
+  const GatheredRowsPlan k{c.value_at(2, 0), rows.product(1, rows.rank()), c.num_elements(1), rows[0], c.dtype(1) == DType::int64};
+  if (c.num_elements(0) != checked_mul(k.count, k.inner))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the gradient {} is of no Gather of rows {} at {} places", to_string(c.shape(0)), to_string(rows), k.count));
+  return k;
+}
+
 namespace {
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
@@ -52,14 +70,7 @@ template <typename T>
 struct GatherGrad : GatherExtents {
   bool wide_index;
 
-  static GatherGrad bind(BindContext& c) {
-    const Shape& x = c.output_shape(0);
-    const GatherGrad k{GatherExtents::of(c, x), c.dtype(1) == DType::int64};
-    if (c.num_elements(0) != k.outer * k.num_indices * k.inner)
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the gradient {} is of no Gather of {} from {}", to_string(c.shape(0)), to_string(c.shape(1)), to_string(x)));
-    return k;
-  }
+  static GatherGrad bind(BindContext& c) { return {bind_gradient(c), c.dtype(1) == DType::int64}; }
   void run(RunContext& c) const {
     if (wide_index)
       run_with<int64_t>(c);
@@ -89,21 +100,14 @@ struct GatherGrad : GatherExtents {
 // Computes GatherGradRows. The outputs have min(`count`, `extent`) rows, as no more indices can differ. Unused rows at the end are 0 and
 // have the index -1. Rows of dY with the same index are summed in the same order as by GatherGrad, so the bits are the same.
 template <typename T>
-struct GatherGradRows {
-  int64_t extent, inner, count, room;
-  bool wide_index;
-
+struct GatherGradRows : GatheredRowsPlan {
   struct Row {
     int64_t index, position;
     bool operator<(const Row& other) const { return index != other.index ? index < other.index : position < other.position; }
   };
 
   static GatherGradRows bind(BindContext& c) {
-    const Shape& rows = c.output_shape(0);
-    GatherGradRows k{c.value_at(2, 0), rows.product(1, rows.rank()), c.num_elements(1), rows[0], c.dtype(1) == DType::int64};
-    if (c.num_elements(0) != checked_mul(k.count, k.inner))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the gradient {} is of no Gather of rows {} at {} places", to_string(c.shape(0)), to_string(rows), k.count));
+    const GatherGradRows k{GatheredRowsPlan::bind(c)};
     c.request_scratch(static_cast<size_t>(k.count) * sizeof(Row) + static_cast<size_t>(k.room + 1) * sizeof(int64_t));
     return k;
   }
