@@ -60,29 +60,16 @@ struct Gathering {
   }
 };
 
+/// Gather and ArrayFeatureExtractor.
 struct Gather : Gathering {
   static Gather bind(BindContext& c) {
-    const ops::GatherExtents rows = ops::GatherExtents::of(c, c.shape(0));
+    const bool of_features = c.node().op_type == "ArrayFeatureExtractor";
+    const ops::GatherExtents rows = of_features ? ops::GatherExtents::of_features(c) : ops::GatherExtents::of(c, c.shape(0));
     Gather k;
     k.slice = rows.inner * c.packed<GatherState>().words;
     k.tuples = rows.num_indices;
     k.extents[0] = rows.extent, k.strides[0] = k.slice;
     const int64_t space[] = {rows.outer, k.tuples, k.slice}, by[] = {rows.extent * k.slice, 0, 1};
-    k.set_space(c, space, by);
-    return k;
-  }
-};
-
-/// Computes ArrayFeatureExtractor, which is a Gather along the last axis.
-struct ExtractFeatures : Gathering {
-  static ExtractFeatures bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    if (x.rank() == 0) throw Error(ErrorCode::invalid_argument, "X is a scalar; expected at least one axis");
-    ExtractFeatures k;
-    k.slice = c.packed<GatherState>().words;
-    k.tuples = c.num_elements(1);
-    k.extents[0] = x.back(), k.strides[0] = k.slice;
-    const int64_t space[] = {x.product(0, x.rank() - 1), k.tuples, k.slice}, by[] = {x.back() * k.slice, 0, 1};
     k.set_space(c, space, by);
     return k;
   }
@@ -142,11 +129,9 @@ void gather_slices(const SliceGathering& g) {
 }
 
 DeviceKernel find_gather(const Graph& graph, const Node& node) {
-  static const KernelDef gather = kernel<Gather>("gpu"), elements = kernel<GatherElements>("gpu"), nd = kernel<GatherNd>("gpu"),
-                         features = kernel<ExtractFeatures>("gpu");
+  static const KernelDef gather = kernel<Gather>("gpu"), elements = kernel<GatherElements>("gpu"), nd = kernel<GatherNd>("gpu");
   const bool by_element = node.is("GatherElements", ""), by_tuple = node.is("GatherND", "");
-  const bool extracts = node.is("ArrayFeatureExtractor", "ai.onnx.ml");
-  if (!by_element && !by_tuple && !extracts && !node.is("Gather", "")) return {};
+  if (!by_element && !by_tuple && !node.is("ArrayFeatureExtractor", "ai.onnx.ml") && !node.is("Gather", "")) return {};
   const Type &data = graph.type(node.inputs[0]), &indices = graph.type(node.inputs[1]);
   if (!ops::has_plain_bytes(data.dtype) || (indices.dtype != DType::int32 && indices.dtype != DType::int64)) return {};
   const int64_t bytes = ops::element_bytes(data.dtype), word = bytes < 4 ? bytes : 4;
@@ -160,7 +145,7 @@ DeviceKernel find_gather(const Graph& graph, const Node& node) {
   state->shader = find_moving_shader("gather", static_cast<size_t>(word));
   state->words = bytes / word;
   state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
-  return {by_element ? &elements : by_tuple ? &nd : extracts ? &features : &gather, std::move(state)};
+  return {by_element ? &elements : by_tuple ? &nd : &gather, std::move(state)};
 }
 
 }  // namespace treadle::gpu

@@ -7,6 +7,7 @@
 #include "ops/ml/common.h"
 #include "ops/ml/mapping.h"
 #include "ops/rank_branches.h"
+#include "ops/tensor/gather.h"
 
 namespace treadle::ops {
 namespace {
@@ -181,18 +182,24 @@ void infer_one_hot(InferContext& c) {
   c.set_output(0, DType::float32, std::move(shape));
 }
 
+}  // namespace
+
+GatherExtents GatherExtents::of_features(const BindContext& c) {
+  const Shape& x = c.shape(0);
+  if (x.rank() == 0) throw Error(ErrorCode::invalid_argument, "X is a scalar; expected at least one axis");
+  return {x.product(0, x.rank() - 1), x.back(), 1, c.num_elements(1)};
+}
+
+namespace {
+
 // Computes Z[..., j] = X[..., Y[j]]; a vector X is one row. Negative indices count from the end, as in ONNX's reference. Converters of
 // radius-neighbors models rely on this: they pad with -1 and give the padding the weight 0.
-struct ArrayFeatureExtractor {
-  int64_t rows, columns, count;
+struct ArrayFeatureExtractor : GatherExtents {
   DType dtype;
 
-  static ArrayFeatureExtractor bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    if (x.rank() == 0) throw Error(ErrorCode::invalid_argument, "X is a scalar; expected at least one axis");
-    return {x.product(0, x.rank() - 1), x.back(), c.num_elements(1), c.dtype(0)};
-  }
+  static ArrayFeatureExtractor bind(BindContext& c) { return {of_features(c), c.dtype(0)}; }
   void run(RunContext& c) const {
+    const int64_t rows = outer, columns = extent, count = num_indices;
     const auto* indices = c.in<int64_t>(1);
     for (int64_t j = 0; j < count; ++j)
       if (indices[j] < -columns || indices[j] >= columns)

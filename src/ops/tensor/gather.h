@@ -16,6 +16,8 @@ struct GatherExtents {
     const int axis = c.axis("axis", 0, data.rank());
     return {data.product(0, axis), data[axis], data.product(axis + 1, data.rank()), c.num_elements(1)};
   }
+  /// Describes an ArrayFeatureExtractor, which gathers along the last axis. @throws Error(invalid_argument) if X has no axis
+  static GatherExtents of_features(const BindContext& c);
   /// @throws Error(invalid_argument) if input 0, the gradient, has another number of elements than were gathered
   static GatherExtents bind_gradient(const BindContext& c);
 };
