@@ -13,6 +13,7 @@
 #include "ops/checks.h"
 #include "ops/math/loss.h"
 #include "ops/nn/convolution.h"
+#include "ops/nn/normalization.h"
 #include "ops/nn/window.h"
 #include "ops/tensor/gather.h"
 #include "ops/tensor/slice_gradient.h"
@@ -35,23 +36,15 @@ vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
 
 enum RowPass : uint32_t { softmax_rows, statistics, columns, normalization };  // numbers of the passes in row_gradient.comp
 
-struct RowGradient {
-  int64_t rows = 0, length = 0;
+struct RowGradient : ops::GradientRows {
   bool is_softmax = false, centered = false, has_dscale = false, has_dbias = false;
   float epsilon = 0;
 
   static RowGradient bind(BindContext& c) {
-    RowGradient k;
-    k.is_softmax = c.node().op_type == "SoftmaxGrad";
-    k.centered = c.node().op_type == "LayerNormalizationGrad";
-    const Shape& x = c.shape(k.is_softmax ? 0 : 1);
-    const int axis = k.is_softmax ? x.rank() - 1 : c.axis("axis", -1, x.rank());
-    k.rows = x.product(0, axis);
-    k.length = x.product(axis, x.rank());
-    count32(x.num_elements());
-    ops::check_equal(c.num_elements(k.is_softmax ? 1 : 0), x.num_elements(), "elements of a value and of its gradient");
-    if (k.is_softmax) return k;
-    ops::check_equal(c.num_elements(2), k.length, "elements of the scale and of a row");
+    const bool is_softmax = c.node().op_type == "SoftmaxGrad";
+    RowGradient k{is_softmax ? of_softmax(c) : of_normalization(c), is_softmax, c.node().op_type == "LayerNormalizationGrad"};
+    count32(c.num_elements(0));
+    if (is_softmax) return k;
     k.epsilon = c.get_float("epsilon", 1e-5F);
     k.has_dscale = c.has_output(1), k.has_dbias = c.has_output(2);
     c.request_scratch(static_cast<size_t>(k.rows) * 4 * sizeof(float));
@@ -72,27 +65,18 @@ struct RowGradient {
 };
 
 /// Computes BatchNormalization with the statistics of the batch, and its gradient.
-struct BatchStatistics {
-  int64_t images = 0, channels = 1, inner = 1;
+struct BatchStatistics : ops::BatchPlanes {
   bool is_gradient = false, has_mean = false, has_variance = false;
   float epsilon = 0, momentum = 0, unbiased = 1;
 
   static BatchStatistics bind(BindContext& c) {
-    BatchStatistics k;
-    k.is_gradient = c.node().op_type == "BatchNormalizationGrad";
-    const Shape& x = c.shape(k.is_gradient ? 1 : 0);
-    count32(x.num_elements());
-    k.images = x[0], k.channels = x.rank() == 1 ? 1 : x[1], k.inner = x.rank() < 3 ? 1 : x.product(2, x.rank());
-    k.has_mean = c.has_output(1), k.has_variance = c.has_output(2);
+    const bool is_gradient = c.node().op_type == "BatchNormalizationGrad";
+    BatchStatistics k{is_gradient ? bind_gradient(c) : BatchPlanes::bind(c), is_gradient, c.has_output(1), c.has_output(2)};
+    count32(c.num_elements(0));
     k.epsilon = c.get_float("epsilon", 1e-5F);
-    if (k.is_gradient) {
-      ops::check_equal(c.num_elements(0), x.num_elements(), "elements of X and of the gradient");
-      ops::check_equal(c.num_elements(2), k.channels, "elements of the scale, and channels");
-      return k;
-    }
-    for (int i = 1; i <= 4; ++i) ops::check_equal(c.num_elements(i), k.channels, "a parameter and the channels of X");
+    if (is_gradient) return k;
     k.momentum = c.get_float("momentum", 0.9F);
-    const auto count = static_cast<float>(k.images * k.inner);
+    const auto count = static_cast<float>(k.N * k.inner);
     if (c.get_int(kUnbiasedVariance) != 0) k.unbiased = count / (count - 1);
     return k;
   }
@@ -102,7 +86,7 @@ struct BatchStatistics {
     push.pointer(c.in<void>(is_gradient ? 0 : 2));
     for (const int input : {3, 4}) push.pointer(is_gradient ? nullptr : c.in<void>(input));
     for (const int output : {1, 2}) push.pointer(c.out<void>(output));
-    push_sizes(push, {images, channels, inner, has_mean, has_variance});
+    push_sizes(push, {N, channels, inner, has_mean, has_variance});
     push.word(epsilon).word(momentum).word(unbiased);
     stream().dispatch(pass(c, 0), push.bytes(), groups_for(channels));
   }

@@ -13,6 +13,7 @@
 #include "ops/checks.h"
 #include "ops/math/axis_rows.h"
 #include "ops/math/broadcast_gradient.h"
+#include "ops/nn/normalization.h"
 #include "ops/nn/window.h"
 #include "ops/reduction/axes.h"
 
@@ -116,13 +117,8 @@ struct MeanVariance {
   kernels::ReducePlan plan;
 
   static MeanVariance bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    static const std::vector<int64_t> kDefaultAxes{0, 2, 3};
-    uint32_t reduced = 0;
-    for (const int64_t axis : c.node().attributes.has("axes") ? c.get_ints("axes") : kDefaultAxes)
-      reduced |= 1U << normalize_axis(axis, x.rank(), "axes");
-    count32(x.num_elements());
-    return {kernels::plan_reduce(x.dims(), reduced)};
+    count32(c.num_elements(0));
+    return {kernels::plan_reduce(c.shape(0).dims(), ops::mean_variance_axes(c))};
   }
   void run(RunContext& c) const {
     Push push;
@@ -205,67 +201,52 @@ struct RowNormalization : Normalization {
 /// InstanceNormalization and GroupNormalization. A row consists of the channels of one group in one image.
 struct GroupNormalization : Normalization {
   static GroupNormalization bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    const int64_t groups = c.node().op_type == "GroupNormalization" ? c.get_int("num_groups") : x[1];
-    if (groups < 1 ? x[1] != 0 : x[1] % groups != 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} channels cannot be split into {} groups", x[1], groups));
+    const auto x = ops::ChannelGroups::bind(c);
     GroupNormalization k;
-    k.channels = std::max<int64_t>(x[1], 1);
-    k.rows = x[0] * groups;
-    k.row_channels = x[1] / std::max<int64_t>(groups, 1);
-    k.channel_extent = std::max<int64_t>(x.product(2, x.rank()), 1);
-    k.length = k.row_channels * x.product(2, x.rank());
+    k.channels = std::max<int64_t>(x.channels, 1);
+    k.rows = x.N * x.groups;
+    k.row_channels = x.channels / std::max<int64_t>(x.groups, 1);
+    k.channel_extent = std::max<int64_t>(x.inner, 1);
+    k.length = k.row_channels * x.inner;
     k.epsilon = c.get_float("epsilon", 1e-5F);
     k.has_scale = k.has_bias = true;
-    count32(x.num_elements());
-    for (const int i : {1, 2}) ops::check_equal(c.num_elements(i), x[1], i == 1 ? "scale and channels" : "bias and channels");
+    count32(c.num_elements(0));
     return k;
   }
 };
 
 /// LRN.
-struct LocalResponse {
-  int64_t count, channels, inner, size;
-  float alpha, beta, bias;
-
+struct LocalResponse : ops::LocalResponsePlan {
   static LocalResponse bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    if (x.rank() < 2) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}; it has a batch and channels", x.rank()));
-    const LocalResponse k{
-        x.num_elements(),      x[1], x.product(2, x.rank()), c.get_int("size"), c.get_float("alpha", 1e-4F), c.get_float("beta", 0.75F),
-        c.get_float("bias", 1)};
-    if (k.size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("size is {}", k.size));
-    count32(k.count), count32(k.size);
+    const LocalResponse k{LocalResponsePlan::bind(c)};
+    count32(c.num_elements(0)), count32(k.size);
     return k;
   }
   void run(RunContext& c) const {
+    const uint32_t count = count32(N * channels * inner);
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
-    for (const int64_t value : {count, channels, inner, (size - 1) / 2, size / 2}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, channels, inner, (size - 1) / 2, size / 2});
     push.word(alpha).word(beta).word(bias);
-    stream().dispatch(row_shader(c), push.bytes(), groups_over(count32(count)));
+    stream().dispatch(row_shader(c), push.bytes(), groups_over(count));
   }
 };
 
-struct BatchNormalization {
-  int64_t count, inner, channels;
+struct BatchNormalization : ops::BatchPlanes {
   float epsilon;
 
   static BatchNormalization bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    const BatchNormalization k{x.num_elements(), x.rank() < 3 ? 1 : x.product(2, x.rank()), x.rank() == 1 ? 1 : x[1],
-                               c.get_float("epsilon", 1e-5F)};
-    count32(k.count);
-    for (int i = 1; i <= 4; ++i) ops::check_equal(c.num_elements(i), k.channels, "a parameter and the channels of X");
-    return k;
+    count32(c.num_elements(0));
+    return {BatchPlanes::bind(c), c.get_float("epsilon", 1e-5F)};
   }
   void run(RunContext& c) const {
+    const uint32_t count = count32(N * channels * inner);
     Push push;
     push.pointer(c.out<void>(0));
     for (int i = 0; i <= 4; ++i) push.pointer(c.in<void>(i));
-    for (const int64_t extent : {count, inner, channels}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {count, inner, channels});
     push.word(epsilon);
-    stream().dispatch(row_shader(c), push.bytes(), groups_over(count32(count)));
+    stream().dispatch(row_shader(c), push.bytes(), groups_over(count));
   }
 };
 

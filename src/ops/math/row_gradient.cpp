@@ -10,10 +10,29 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/nn/normalization.h"
 #include "ops/nn/second_normalization.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+GradientRows GradientRows::of_normalization(const BindContext& c) {
+  const Shape &x = c.shape(1), &scale = c.shape(2);
+  const int axis = c.axis("axis", -1, x.rank());
+  const GradientRows k{x.product(0, axis), x.product(axis, x.rank())};
+  if (!(c.shape(0) == x) || scale.num_elements() != k.length)
+    throw Error(ErrorCode::invalid_argument, fmt::format("dY {}, X {} and scale {} are of no normalisation from axis {} on",
+                                                         to_string(c.shape(0)), to_string(x), to_string(scale), axis));
+  return k;
+}
+
+GradientRows GradientRows::of_softmax(const BindContext& c) {
+  const Shape& y = c.shape(0);
+  if (!(c.shape(1) == y) || y.rank() < 1)
+    throw Error(ErrorCode::invalid_argument, fmt::format("Y {} and dY {} are of no softmax", to_string(y), to_string(c.shape(1))));
+  return {y.product(0, y.rank() - 1), y.back()};
+}
+
 namespace {
 
 constexpr TypeSet kRowTypes{DType::float32, DType::float64};
@@ -25,20 +44,13 @@ void infer_norm_grad(InferContext& c) {
 }
 
 template <typename T, bool kCentered>
-struct NormalizationGrad {
-  int64_t rows, length;
+struct NormalizationGrad : GradientRows {
   double epsilon;
 
   static NormalizationGrad bind(BindContext& c) {
-    const Shape &x = c.shape(1), &scale = c.shape(2);
-    const int axis = c.axis("axis", -1, x.rank());
-    const int64_t length = x.product(axis, x.rank());
-    if (!(c.shape(0) == x) || scale.num_elements() != length)
-      throw Error(ErrorCode::invalid_argument, fmt::format("dY {}, X {} and scale {} are of no normalisation from axis {} on",
-                                                           to_string(c.shape(0)), to_string(x), to_string(scale), axis));
-    const int64_t rows = x.product(0, axis);
-    c.request_scratch(kernels::norm_gradient_scratch_bytes(rows, length, sizeof(T)));
-    return {rows, length, static_cast<double>(c.get_float("epsilon", 1e-5F))};
+    const NormalizationGrad k{of_normalization(c), static_cast<double>(c.get_float("epsilon", 1e-5F))};
+    c.request_scratch(kernels::norm_gradient_scratch_bytes(k.rows, k.length, sizeof(T)));
+    return k;
   }
   void run(RunContext& c) const {
     kernels::norm_gradient<T>({.rows = rows,
@@ -60,15 +72,8 @@ template <typename T>
 using RMSNormalizationGrad = NormalizationGrad<T, false>;
 
 template <typename T>
-struct SoftmaxGrad {
-  int64_t rows, length;
-
-  static SoftmaxGrad bind(BindContext& c) {
-    const Shape& y = c.shape(0);
-    if (!(c.shape(1) == y) || y.rank() < 1)
-      throw Error(ErrorCode::invalid_argument, fmt::format("Y {} and dY {} are of no softmax", to_string(y), to_string(c.shape(1))));
-    return {y.product(0, y.rank() - 1), y[y.rank() - 1]};
-  }
+struct SoftmaxGrad : GradientRows {
+  static SoftmaxGrad bind(BindContext& c) { return {of_softmax(c)}; }
   void run(RunContext& c) const { kernels::softmax_gradient(rows, length, c.in<T>(0), c.in<T>(1), c.out<T>(0), c.pool()); }
 };
 

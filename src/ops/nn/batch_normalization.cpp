@@ -6,15 +6,22 @@
 #include "graph/internal_attributes.h"
 #include "graph/op_def.h"
 #include "kernels/normalization/norm.h"
-#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/nn/normalization.h"
 #include "ops/tensor/movement.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+BatchPlanes BatchPlanes::bind(const BindContext& c) {
+  const BatchPlanes planes = of(c.shape(0));
+  for (int i = 1; i <= 4; ++i) check_equal(c.num_elements(i), planes.channels, "a parameter and the channels of X");
+  return planes;
+}
+
 namespace {
 
 void infer_batch_norm(InferContext& c) {
@@ -49,9 +56,8 @@ const C* widen_any(RunContext& c, int input, DType dtype, int64_t n, int64_t off
 }
 
 template <typename T>
-struct BatchNormalization {
+struct BatchNormalization : BatchPlanes {
   using C = compute_type_t<T>;
-  int64_t N, channels, inner;
   C epsilon;
   float momentum;
   bool training, has_running_mean, has_running_var, unbiased;
@@ -62,8 +68,7 @@ struct BatchNormalization {
 
   static BatchNormalization bind(BindContext& c) {
     const Shape& shape = c.shape(0);
-    BatchNormalization k{};
-    k.N = shape[0], k.channels = shape.rank() == 1 ? 1 : shape[1], k.inner = shape.rank() < 3 ? 1 : shape.product(2, shape.rank());
+    BatchNormalization k{BatchPlanes::bind(c)};
     k.epsilon = static_cast<C>(c.get_float("epsilon", 1e-5f));
     k.momentum = c.get_float("momentum", 0.9f);
     k.training = c.get_int("training_mode") != 0;
@@ -73,10 +78,7 @@ struct BatchNormalization {
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
     const size_t bytes = static_cast<size_t>(k.channels) * sizeof(C);
-    for (int i = 1; i <= 4; ++i) {
-      check_equal(c.num_elements(i), k.channels, "a parameter and the channels of X");
-      k.dtypes[i] = c.dtype(i), k.offsets[i] = layout.take(bytes);
-    }
+    for (int i = 1; i <= 4; ++i) k.dtypes[i] = c.dtype(i), k.offsets[i] = layout.take(bytes);
     k.batch_mean = layout.take(bytes), k.batch_var = layout.take(bytes);
     c.request_scratch(layout.total());
     return k;

@@ -1,5 +1,7 @@
 // Implements normalizations over channels or neighboring elements: InstanceNormalization, GroupNormalization, LRN, LpNormalization,
 // MeanVarianceNormalization. BatchNormalization and the normalizations of rows are in other files.
+#include "ops/nn/normalization.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "graph/op_def.h"
 #include "kernels/movement/copy.h"
 #include "kernels/normalization/norm.h"
-#include "ops/checks.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
@@ -19,6 +20,30 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+ChannelGroups ChannelGroups::bind(const BindContext& c) {
+  const Shape& x = c.shape(0);
+  const int64_t groups = c.node().op_type == "GroupNormalization" ? c.get_int("num_groups") : x[1];
+  check_channel_groups(c, x[1], groups);
+  return {x[0], x[1], groups, x.product(2, x.rank())};
+}
+
+LocalResponsePlan LocalResponsePlan::bind(const BindContext& c) {
+  const Shape& x = c.shape(0);
+  if (x.rank() < 2) throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}; it has a batch and channels", x.rank()));
+  const int64_t size = c.get_int("size");
+  if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("size is {}", size));
+  return {x[0], x[1], x.product(2, x.rank()), size, c.get_float("alpha", 1e-4F), c.get_float("beta", 0.75F), c.get_float("bias", 1)};
+}
+
+uint32_t mean_variance_axes(const BindContext& c) {
+  static const std::vector<int64_t> kDefaultAxes{0, 2, 3};
+  uint32_t reduced = 0;
+  for (const int64_t axis : c.node().attributes.has("axes") ? c.get_ints("axes") : kDefaultAxes)
+    reduced |= 1U << normalize_axis(axis, c.shape(0).rank(), "axes");
+  return reduced;
+}
+
 namespace {
 
 // InstanceNormalization and GroupNormalization.
@@ -35,28 +60,15 @@ void infer_channels(InferContext& c) {
   }
 }
 
-template <typename T, bool kInstance>
-struct ChannelNorm {
+template <typename T>
+struct ChannelNorm : ChannelGroups {
   using C = compute_type_t<T>;
-  int64_t N, channels, groups, inner;
   C epsilon;
   Wide x, y, scale, bias;
 
   static ChannelNorm bind(BindContext& c) {
     const Shape& shape = c.shape(0);
-    ChannelNorm k{shape[0],
-                  shape[1],
-                  kInstance ? shape[1] : c.get_int("num_groups"),
-                  shape.product(2, shape.rank()),
-                  static_cast<C>(c.get_float("epsilon", 1e-5f)),
-                  {},
-                  {},
-                  {},
-                  {}};
-    if (k.groups < 1 ? k.channels != 0 : k.channels % k.groups != 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} channels cannot be split into {} groups", k.channels, k.groups));
-    check_equal(c.num_elements(1), k.channels, "scale and channels");
-    check_equal(c.num_elements(2), k.channels, "bias and channels");
+    ChannelNorm k{ChannelGroups::bind(c), static_cast<C>(c.get_float("epsilon", 1e-5f)), {}, {}, {}, {}};
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
@@ -73,10 +85,6 @@ struct ChannelNorm {
     narrow(c, y, c.out<T>(0));
   }
 };
-template <typename T>
-using InstanceNormalization = ChannelNorm<T, true>;
-template <typename T>
-using GroupNormalization = ChannelNorm<T, false>;
 
 // Upgrades opset 18, where scale and bias had an element for each group. Since opset 21 they have one for each channel.
 void repeat_for_channels(Graph& graph, NodeId id) {
@@ -96,27 +104,13 @@ void repeat_for_channels(Graph& graph, NodeId id) {
 }
 
 template <typename T>
-struct LRN {
+struct LRN : LocalResponsePlan {
   using C = compute_type_t<T>;
-  int64_t N, channels, inner, size;
-  C alpha, beta, bias;
   Wide x, y;
 
   static LRN bind(BindContext& c) {
     const Shape& shape = c.shape(0);
-    if (shape.rank() < 2)
-      throw Error(ErrorCode::invalid_argument, fmt::format("X is of rank {}; it has a batch and channels", shape.rank()));
-    const int64_t size = c.get_int("size");
-    if (size < 1) throw Error(ErrorCode::invalid_argument, fmt::format("size is {}", size));
-    LRN k{shape[0],
-          shape[1],
-          shape.product(2, shape.rank()),
-          size,
-          static_cast<C>(c.get_float("alpha", 1e-4f)),
-          static_cast<C>(c.get_float("beta", 0.75f)),
-          static_cast<C>(c.get_float("bias", 1)),
-          {},
-          {}};
+    LRN k{LocalResponsePlan::bind(c), {}, {}};
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
@@ -170,14 +164,7 @@ struct MeanVarianceNormalization {
 
   static MeanVarianceNormalization bind(BindContext& c) {
     const Shape& shape = c.shape(0);
-    uint32_t reduced = 0;
-    auto add = [&](int64_t axis) { reduced |= 1U << normalize_axis(axis, shape.rank(), "axes"); };
-    if (c.node().attributes.has("axes")) {
-      for (int64_t axis : c.get_ints("axes")) add(axis);
-    } else {
-      for (int64_t axis : {0, 2, 3}) add(axis);
-    }
-    MeanVarianceNormalization k{kernels::plan_reduce(shape.dims(), reduced), {}, {}};
+    MeanVarianceNormalization k{kernels::plan_reduce(shape.dims(), mean_variance_axes(c)), {}, {}};
     ScratchLayout layout;
     k.x = reserve_wide<T>(layout, shape.num_elements());
     k.y = reserve_wide<T>(layout, shape.num_elements());
@@ -299,7 +286,7 @@ std::vector<OpDef> normalization_ops() {
            .infer = infer_channels,
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
-           .kernels = typed<InstanceNormalization, float, double, Float16, BFloat16>(),
+           .kernels = typed<ChannelNorm, float, double, Float16, BFloat16>(),
            .gradient = instance_normalization_gradient,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},
@@ -312,7 +299,7 @@ std::vector<OpDef> normalization_ops() {
            .infer = infer_channels,
            .cost = elementwise_cost<8>,
            .alias = {may_reuse(0, 0)},
-           .kernels = typed<GroupNormalization, float, double, Float16, BFloat16>(),
+           .kernels = typed<ChannelNorm, float, double, Float16, BFloat16>(),
            .gradient = group_normalization_gradient,
            .half = HalfFloats::float32_by_itself,
            .channels_last = {ChannelsLast::How::normalization, "NhwcGroupNormalization"}},

@@ -8,10 +8,20 @@
 #include "ops/gradients.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/nn/normalization.h"
 #include "ops/nn/second_normalization.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+BatchPlanes BatchPlanes::bind_gradient(const BindContext& c) {
+  const Shape& x = c.shape(1);
+  if (x.rank() < 1 || !(c.shape(0) == x) || c.num_elements(2) != of(x).channels)
+    throw Error(ErrorCode::invalid_argument, fmt::format("dY {}, X {} and scale {} are of no batch normalisation", to_string(c.shape(0)),
+                                                         to_string(x), to_string(c.shape(2))));
+  return of(x);
+}
+
 namespace {
 
 constexpr TypeSet kTypes{DType::float32, DType::float64};
@@ -25,16 +35,11 @@ void infer_batch_norm_grad(InferContext& c) {
 // Let xhat = (x - mean) / std, with the mean and the deviation over the batch. The gradients are:
 //   dB = sum dy, dscale = sum dy xhat, dx = scale / std (dy - dB / n - xhat dscale / n)
 template <typename T>
-struct BatchNormalizationGrad {
-  int64_t N, channels, inner;
+struct BatchNormalizationGrad : BatchPlanes {
   double epsilon;
 
   static BatchNormalizationGrad bind(BindContext& c) {
-    const Shape& x = c.shape(1);
-    if (x.rank() < 1 || !(c.shape(0) == x) || c.num_elements(2) != (x.rank() == 1 ? 1 : x[1]))
-      throw Error(ErrorCode::invalid_argument, fmt::format("dY {}, X {} and scale {} are of no batch normalisation", to_string(c.shape(0)),
-                                                           to_string(x), to_string(c.shape(2))));
-    return {x[0], x.rank() == 1 ? 1 : x[1], x.rank() < 3 ? 1 : x.product(2, x.rank()), static_cast<double>(c.get_float("epsilon", 1e-5F))};
+    return {BatchPlanes::bind_gradient(c), static_cast<double>(c.get_float("epsilon", 1e-5F))};
   }
 
   template <typename Fn>

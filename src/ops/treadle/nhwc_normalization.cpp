@@ -1,15 +1,13 @@
 // Implements NhwcGroupNormalization (treadle): InstanceNormalization and GroupNormalization with channels last, X[N, spatial..., C], in
 // float32, optionally with a Relu. num_groups = 0 means that each channel is a group.
-#include <fmt/format.h>
-
 #include <limits>
 
 #include "graph/infer.h"
 #include "graph/op_def.h"
 #include "kernels/normalization/norm_nhwc.h"
-#include "ops/checks.h"
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
+#include "ops/nn/normalization.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
@@ -32,10 +30,7 @@ struct NhwcGroupNormalization {
     norm.N = x[0], norm.pixels = x.product(1, x.rank() - 1), norm.C = x.back();
     norm.groups = c.get_int("num_groups");
     if (norm.groups == 0) norm.groups = norm.C;
-    if (norm.C > 0 && (norm.groups < 1 || norm.C % norm.groups != 0))
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} channels cannot be split into {} groups", norm.C, norm.groups));
-    check_equal(c.num_elements(1), norm.C, "scale and channels");
-    check_equal(c.num_elements(2), norm.C, "bias and channels");
+    check_channel_groups(c, norm.C, norm.groups);
     norm.x_pixel = c.input_step(0), norm.y_pixel = c.output_step(0);
     norm.epsilon = c.get_float("epsilon", 1e-5F);
     norm.low = c.get_int("relu") != 0 ? 0 : -std::numeric_limits<float>::infinity();
