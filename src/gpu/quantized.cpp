@@ -4,7 +4,6 @@
 #include "gpu/batches.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
-#include "ops/math/product.h"
 #include "ops/quantization/integer_product.h"
 #include "ops/widen.h"
 
@@ -41,12 +40,19 @@ struct Requantizing {
   int64_t rows = 1, columns = 1, count = 0;  // extents of each matrix; number of all sums
   uint32_t flags = 0;
 
-  int32_t* sums(RunContext& c) const { return c.packed<IntegerState>().requantize ? c.scratch<int32_t>() : c.out<int32_t>(0); }
-  void request(BindContext& c) {
-    count = c.output_shape(0).num_elements();
-    count32(count);
-    if (c.packed<IntegerState>().requantize) c.request_scratch(static_cast<size_t>(count) * sizeof(int32_t));
+  /// @param plan  the product or convolution  @param of_w  the flag for scales of W's lines
+  template <typename Plan>
+  static Requantizing bind(BindContext& c, const Plan& plan, int64_t rows, int64_t columns, ScaleFlag of_w) {
+    const auto& state = c.packed<IntegerState>();
+    count32(c.num_elements(state.at->x)), count32(c.num_elements(state.at->w));
+    Requantizing k{rows, columns, count32(c.output_shape(0).num_elements())};
+    if (!state.requantize) return k;
+    const ops::IntegerScales scales = plan.scales(c, *state.at);
+    k.flags = (scales.x.per_line ? x_per_row : 0U) | (scales.w.per_line ? of_w : 0U);
+    c.request_scratch(static_cast<size_t>(k.count) * sizeof(int32_t));
+    return k;
   }
+  int32_t* sums(RunContext& c) const { return c.packed<IntegerState>().requantize ? c.scratch<int32_t>() : c.out<int32_t>(0); }
   void run(RunContext& c) const {
     const auto& state = c.packed<IntegerState>();
     if (!state.requantize || count == 0) return;
@@ -59,46 +65,21 @@ struct Requantizing {
     push.word(flags | (operand(at.bias) ? has_sum_bias : 0U));
     stream().dispatch(*state.requantize, push.bytes(), groups_over(count32(count)));
   }
-
- protected:
-  void check_scales(const BindContext& c, const QuantizationLines& x, const QuantizationLines& w, uint32_t of_w) {
-    const IntegerPlaces& at = *c.packed<IntegerState>().at;
-    if (!x.present || !w.present) throw Error(ErrorCode::invalid_argument, "the scales of the operands are empty");
-    if (at.y_scale >= 0) {
-      ops::check_equal(c.num_elements(at.y_scale), 1, "scales of the result");
-      ops::check_equal(c.num_elements(at.y_zero), 1, "zero points of the result");
-    }
-    flags = (x.per_line ? x_per_row : 0U) | (w.per_line ? of_w : 0U);
-  }
 };
 
-struct ByteProduct : Requantizing {
-  ops::Product product;
-  QuantizationLines a_zeros, b_zeros;
+struct ByteProduct : ops::IntegerProductPlan {
+  Requantizing result;
 
   static ByteProduct bind(BindContext& c) {
-    const auto& state = c.packed<IntegerState>();
-    const IntegerPlaces& at = *state.at;
-    const Shape &a = c.shape(at.x), &b = c.shape(at.w);
-    ByteProduct k;
-    k.rows = a.rank() == 1 ? 1 : a[a.rank() - 2], k.columns = b.rank() == 1 ? 1 : b.back();
-    k.a_zeros = QuantizationLines::bind(c, at.x_zero, k.rows, 2, a, "a_zero_point");
-    k.b_zeros = QuantizationLines::bind(c, at.w_zero, k.columns, 1, b, "b_zero_point");
-    // Zero points per row belong to the rows of a single matrix. So the batch must not be merged into the rows.
-    k.product = ops::Product::of(a, b, !k.a_zeros.per_line);
-    count32(c.num_elements(at.x)), count32(c.num_elements(at.w));
-    if (state.requantize)
-      k.check_scales(c, QuantizationLines::bind(c, at.x_scale, k.rows, 2, a, "a_scale"),
-                     QuantizationLines::bind(c, at.w_scale, k.columns, 1, b, "b_scale"), w_per_column);
-    k.request(c);
-    return k;
+    const auto plan = IntegerProductPlan::bind(c, *c.packed<IntegerState>().at);
+    return {plan, Requantizing::bind(c, plan, plan.rows, plan.columns, w_per_column)};
   }
   void run(RunContext& c) const {
-    if (count == 0) return;
+    if (result.count == 0) return;
     for_each_batch(product.shape, product.batch, [&](const kernels::BatchOffsets& at, int64_t matrices, int64_t a_step, int64_t b_step) {
       dispatch(c, at, matrices, a_step, b_step);
     });
-    Requantizing::run(c);
+    result.run(c);
   }
 
  private:
@@ -109,7 +90,7 @@ struct ByteProduct : Requantizing {
     const int64_t a_zero = a_zeros.per_matrix ? s.M : 0, b_zero = b_zeros.per_matrix ? s.N : 0, terms = std::max<int64_t>(s.K, 1);
     const auto zeros = [&](int input, int64_t offset) { return c.in<uint8_t>(input) ? c.in<uint8_t>(input) + offset : nullptr; };
     Push push;
-    push.pointer(sums(c) + at.c).pointer(c.in<uint8_t>(state.at->x) + at.a).pointer(c.in<uint8_t>(state.at->w) + at.b);
+    push.pointer(result.sums(c) + at.c).pointer(c.in<uint8_t>(state.at->x) + at.a).pointer(c.in<uint8_t>(state.at->w) + at.b);
     push.pointer(zeros(state.at->x_zero, a_zero > 0 ? at.a / (s.M * terms) * a_zero : 0));
     push.pointer(zeros(state.at->w_zero, b_zero > 0 ? at.b / (terms * s.N) * b_zero : 0)).word(zero_flags(a_zeros, b_zeros));
     for (const int64_t value : {s.M, s.N, s.K, a_step, b_step, a_step > 0 ? a_zero : 0, b_step > 0 ? b_zero : 0})
@@ -120,29 +101,18 @@ struct ByteProduct : Requantizing {
   }
 };
 
-struct ByteConvolution : Requantizing {
-  kernels::ConvParams params;
-  QuantizationLines x_zeros, w_zeros;
+struct ByteConvolution : ops::IntegerConvolutionPlan {
+  Requantizing result;
 
   static ByteConvolution bind(BindContext& c) {
     const auto& state = c.packed<IntegerState>();
-    const IntegerPlaces& at = *state.at;
-    ByteConvolution k;
-    k.params = ops::bind_convolution(c, state.requantize ? ops::kConvQLinear : ops::kConvInteger);
-    k.rows = k.params.M, k.columns = k.params.window.out_size();
-    k.x_zeros = QuantizationLines::bind(c, at.x_zero, 1, 0, c.shape(at.x), "x_zero_point");
-    k.w_zeros = QuantizationLines::bind(c, at.w_zero, k.params.M, 0, c.shape(at.w), "w_zero_point");
-    count32(c.num_elements(at.x)), count32(c.num_elements(at.w));
-    if (state.requantize)
-      k.check_scales(c, QuantizationLines::bind(c, at.x_scale, 1, 0, c.shape(at.x), "x_scale"),
-                     QuantizationLines::bind(c, at.w_scale, k.params.M, 0, c.shape(at.w), "w_scale"), w_per_row);
-    k.request(c);
-    return k;
+    const auto plan = IntegerConvolutionPlan::bind(c, *state.at, state.requantize ? ops::kConvQLinear : ops::kConvInteger);
+    return {plan, Requantizing::bind(c, plan, plan.params.M, plan.params.window.out_size(), w_per_row)};
   }
   void run(RunContext& c) const {
-    if (count == 0) return;
+    if (result.count == 0) return;
     for_each_images(params, [&](int64_t first, int64_t images) { dispatch(c, first, images); });
-    Requantizing::run(c);
+    result.run(c);
   }
 
  private:
@@ -152,7 +122,7 @@ struct ByteConvolution : Requantizing {
     const kernels::Window& w = params.window;
     const int64_t of_group = params.M / params.group, out = w.out_size();
     Push push;
-    push.pointer(sums(c) + first * params.M * out).pointer(c.in<uint8_t>(state.at->x) + first * params.C * w.in_size());
+    push.pointer(result.sums(c) + first * params.M * out).pointer(c.in<uint8_t>(state.at->x) + first * params.C * w.in_size());
     push.pointer(c.in<void>(state.at->w)).pointer(c.in<void>(state.at->x_zero)).pointer(c.in<void>(state.at->w_zero));
     push.word(zero_flags(x_zeros, w_zeros));
     for (const int64_t extent : {of_group, params.C / params.group * w.kernel_size(), params.group})

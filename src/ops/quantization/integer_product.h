@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "graph/kernel.h"
+#include "ops/math/product.h"
 #include "ops/nn/convolution.h"
 #include "treadle/error.h"
 
@@ -49,5 +50,35 @@ inline constexpr IntegerPlaces kQLinear{
 
 inline constexpr ConvolutionInputs kConvInteger{0, 1, -1};
 inline constexpr ConvolutionInputs kConvQLinear{0, 3, 8};
+
+/// Scales of the operands of a product or convolution whose result is quantized or float.
+struct IntegerScales {
+  QuantizationLines x, w;
+  /// @throws Error(invalid_argument) if operands have none, or if a quantized result does not have one
+  static IntegerScales checked(const BindContext& c, const IntegerPlaces& at, const QuantizationLines& x, const QuantizationLines& w);
+};
+
+struct IntegerProductPlan {
+  int64_t rows, columns;  ///< of a matrix of the result
+  QuantizationLines a_zeros, b_zeros;
+  Product product;
+
+  static IntegerProductPlan bind(const BindContext& c, const IntegerPlaces& at);
+  IntegerScales scales(const BindContext& c, const IntegerPlaces& at) const {
+    return IntegerScales::checked(c, at, QuantizationLines::bind(c, at.x_scale, rows, 2, c.shape(at.x), "a_scale"),
+                                  QuantizationLines::bind(c, at.w_scale, columns, 1, c.shape(at.w), "b_scale"));
+  }
+};
+
+struct IntegerConvolutionPlan {
+  kernels::ConvParams params;
+  QuantizationLines x_zeros, w_zeros;
+
+  static IntegerConvolutionPlan bind(const BindContext& c, const IntegerPlaces& at, const ConvolutionInputs& inputs);
+  IntegerScales scales(const BindContext& c, const IntegerPlaces& at) const {
+    return IntegerScales::checked(c, at, QuantizationLines::bind(c, at.x_scale, 1, 0, c.shape(at.x), "x_scale"),
+                                  QuantizationLines::bind(c, at.w_scale, params.M, 0, c.shape(at.w), "w_scale"));
+  }
+};
 
 }  // namespace treadle::ops

@@ -22,6 +22,34 @@
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+IntegerProductPlan IntegerProductPlan::bind(const BindContext& c, const IntegerPlaces& at) {
+  const Shape &a = c.shape(at.x), &b = c.shape(at.w);
+  IntegerProductPlan p;
+  p.rows = a.rank() == 1 ? 1 : a[a.rank() - 2], p.columns = b.rank() == 1 ? 1 : b.back();
+  p.a_zeros = QuantizationLines::bind(c, at.x_zero, p.rows, 2, a, "a_zero_point");
+  p.b_zeros = QuantizationLines::bind(c, at.w_zero, p.columns, 1, b, "b_zero_point");
+  // Zero points per row belong to the rows of one matrix, so the batch must not be merged into rows.
+  p.product = Product::of(a, b, !p.a_zeros.per_line);
+  return p;
+}
+
+IntegerConvolutionPlan IntegerConvolutionPlan::bind(const BindContext& c, const IntegerPlaces& at, const ConvolutionInputs& inputs) {
+  const kernels::ConvParams params = bind_convolution(c, inputs);
+  return {params, QuantizationLines::bind(c, at.x_zero, 1, 0, c.shape(at.x), "x_zero_point"),
+          QuantizationLines::bind(c, at.w_zero, params.M, 0, c.shape(at.w), "w_zero_point")};
+}
+
+IntegerScales IntegerScales::checked(const BindContext& c, const IntegerPlaces& at, const QuantizationLines& x,
+                                     const QuantizationLines& w) {
+  if (!x.present || !w.present) throw Error(ErrorCode::invalid_argument, "the scales of the operands are empty");
+  if (at.y_scale >= 0) {
+    check_equal(c.num_elements(at.y_scale), 1, "scales of the result");
+    check_equal(c.num_elements(at.y_zero), 1, "zero points of the result");
+  }
+  return {x, w};
+}
+
 namespace {
 
 using kernels::ByteMatrix;
@@ -49,16 +77,12 @@ bool weights_are_constant(const CreateContext& c, const IntegerPlaces& at) {
 }
 
 /// Computes y = saturate(round(acc * x_scale * w_scale / y_scale) + y_zero) for rows of `n` int32 sums `acc`.
-struct Requantize {
+struct Requantize : IntegerScales {
   DType scale_dtype;
   bool is_signed = false;
-  QuantizationLines x, w;
 
-  static Requantize bind(const BindContext& c, const IntegerPlaces& at, QuantizationLines x, QuantizationLines w) {
-    if (!x.present || !w.present) throw Error(ErrorCode::invalid_argument, "the scales of the operands are empty");
-    check_equal(c.num_elements(at.y_scale), 1, "scales of the result");
-    check_equal(c.num_elements(at.y_zero), 1, "zero points of the result");
-    return {c.dtype(at.x_scale), c.output_dtype(0) == DType::int8, x, w};
+  static Requantize bind(const BindContext& c, const IntegerScales& scales) {
+    return {scales, c.dtype(kQLinear.x_scale), c.output_dtype(0) == DType::int8};
   }
   static float scale_at(const RunContext& c, int input, DType dtype, int64_t i) {
     if (dtype == DType::float16) return static_cast<float>(c.in<Float16>(input)[i]);
@@ -89,9 +113,7 @@ Cost matmul_integer_cost(const ShapeContext& c) { return product_cost(c, kIntege
 Cost qlinear_matmul_cost(const ShapeContext& c) { return product_cost(c, kQLinear); }
 
 /// Computes the integer product as int32. MatMulInteger and QLinearMatMul both use it.
-struct IntegerProduct {
-  Product product;
-  QuantizationLines a_zeros, b_zeros;
+struct IntegerProduct : IntegerProductPlan {
   bool a_signed, b_signed;
   int64_t work;
 
@@ -110,16 +132,7 @@ struct IntegerProduct {
     return state;
   }
   static IntegerProduct bind(BindContext& c, const IntegerPlaces& at, ScratchLayout& layout) {
-    const Shape &a = c.shape(at.x), &b = c.shape(at.w);
-    const int64_t rows = a.rank() == 1 ? 1 : a[a.rank() - 2], columns = b.rank() == 1 ? 1 : b.back();
-    IntegerProduct p{{},
-                     QuantizationLines::bind(c, at.x_zero, rows, 2, a, "a_zero_point"),
-                     QuantizationLines::bind(c, at.w_zero, columns, 1, b, "b_zero_point"),
-                     c.dtype(at.x) == DType::int8,
-                     c.dtype(at.w) == DType::int8,
-                     0};
-    // Zero points per row belong to the rows of a single matrix. So the batch must not be merged into the rows.
-    p.product = Product::of(a, b, !p.a_zeros.per_line);
+    IntegerProduct p{IntegerProductPlan::bind(c, at), c.dtype(at.x) == DType::int8, c.dtype(at.w) == DType::int8, 0};
     const bool packed = !c.packed<PackedBytes>().values.empty();
     p.work =
         layout.take(packed ? kernels::gemm_int_packed_scratch_bytes(p.product.shape) : kernels::gemm_int_scratch_bytes(p.product.shape));
@@ -157,17 +170,15 @@ struct MatMulInteger {
 struct QLinearMatMul {
   IntegerProduct product;
   Requantize requantize;
-  int64_t count, rows, columns, accumulators;
+  int64_t count, accumulators;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) { return IntegerProduct::create(c, kQLinear); }
   static QLinearMatMul bind(BindContext& c) {
     ScratchLayout layout;
-    QLinearMatMul k{IntegerProduct::bind(c, kQLinear, layout), {}, c.output_shape(0).num_elements(), 0, 0, 0};
+    const IntegerProduct product = IntegerProduct::bind(c, kQLinear, layout);
+    QLinearMatMul k{product, Requantize::bind(c, product.scales(c, kQLinear)), c.output_shape(0).num_elements(), 0};
     const Shape &a = c.shape(0), &b = c.shape(3);
-    k.rows = a.rank() == 1 ? 1 : a[a.rank() - 2], k.columns = b.rank() == 1 ? 1 : b.back();
-    k.requantize = Requantize::bind(c, kQLinear, QuantizationLines::bind(c, 1, k.rows, 2, a, "a_scale"),
-                                    QuantizationLines::bind(c, 4, k.columns, 1, b, "b_scale"));
-    const int64_t matrices = k.count / std::max<int64_t>(1, k.rows * k.columns);
+    const int64_t matrices = k.count / std::max<int64_t>(1, product.rows * product.columns);
     for (const auto& [scales, of] : {std::pair(k.requantize.x, &a), std::pair(k.requantize.w, &b)})
       if (scales.per_matrix)
         check_equal(of->product(0, of->rank() - 2), matrices, "matrices with scales of their own, and those of the result");
@@ -181,7 +192,7 @@ struct QLinearMatMul {
     product.run(c, kQLinear, sums);
     const int32_t zero = requantize.zero(c, kQLinear);
     uint8_t* y = c.out<uint8_t>(0);
-    const int64_t run = requantize.w.per_line ? 1 : columns;
+    const int64_t rows = product.rows, columns = product.columns, run = requantize.w.per_line ? 1 : columns;
     parallel_for(c.pool(), count / run, std::max<int64_t>(1, 16384 / run), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t first = i * run, row = first / columns, matrix = row / rows;
@@ -223,9 +234,7 @@ Cost conv_cost(const ShapeContext& c, const IntegerPlaces& at) {
 Cost conv_integer_cost(const ShapeContext& c) { return conv_cost(c, kInteger); }
 Cost qlinear_conv_cost(const ShapeContext& c) { return conv_cost(c, kQLinear); }
 
-struct IntegerConvolution {
-  kernels::ConvParams params;
-  QuantizationLines x_zeros, w_zeros;
+struct IntegerConvolution : IntegerConvolutionPlan {
   bool x_signed, w_signed, packed;
   int64_t work, weights;
   int max_threads;
@@ -250,18 +259,15 @@ struct IntegerConvolution {
     return state;
   }
   static IntegerConvolution bind(BindContext& c, const IntegerPlaces& at, const ConvolutionInputs& inputs, ScratchLayout& layout) {
-    const kernels::ConvParams params = bind_convolution(c, inputs);
-    IntegerConvolution k{params,
-                         QuantizationLines::bind(c, at.x_zero, 1, 0, c.shape(at.x), "x_zero_point"),
-                         QuantizationLines::bind(c, at.w_zero, params.M, 0, c.shape(at.w), "w_zero_point"),
+    IntegerConvolution k{IntegerConvolutionPlan::bind(c, at, inputs),
                          c.dtype(at.x) == DType::int8,
                          c.dtype(at.w) == DType::int8,
                          !c.packed<PackedBytes>().values.empty(),
                          0,
                          0,
                          c.max_threads()};
-    k.work = layout.take(kernels::conv_int_scratch_bytes(params, k.max_threads));
-    if (!k.packed) k.weights = layout.take(static_cast<size_t>(kernels::conv_int_weights_size(params)) * sizeof(int16_t));
+    k.work = layout.take(kernels::conv_int_scratch_bytes(k.params, k.max_threads));
+    if (!k.packed) k.weights = layout.take(static_cast<size_t>(kernels::conv_int_weights_size(k.params)) * sizeof(int16_t));
     return k;
   }
   void run(RunContext& c, const IntegerPlaces& at, int32_t* y) const {
@@ -301,8 +307,7 @@ struct QLinearConv {
   static QLinearConv bind(BindContext& c) {
     ScratchLayout layout;
     QLinearConv k{IntegerConvolution::bind(c, kQLinear, kConvQLinear, layout), {}, 0, 0, 0};
-    k.requantize = Requantize::bind(c, kQLinear, QuantizationLines::bind(c, kQLinear.x_scale, 1, 0, c.shape(0), "x_scale"),
-                                    QuantizationLines::bind(c, kQLinear.w_scale, k.conv.params.M, 0, c.shape(3), "w_scale"));
+    k.requantize = Requantize::bind(c, k.conv.scales(c, kQLinear));
     k.planes = k.conv.params.N * k.conv.params.M, k.plane = k.conv.params.window.out_size();
     k.accumulators = layout.take(static_cast<size_t>(k.planes * k.plane) * sizeof(int32_t));
     c.request_scratch(layout.total());
