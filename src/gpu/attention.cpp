@@ -116,9 +116,8 @@ struct AttentionCall {
     push.pointer(at.y);
     for (const void* operand : {at.q, at.k, at.v, at.past_k, at.past_v, at.mask, at.valid_lengths}) push.pointer(operand);
     push.pointer(at.shown).pointer(reinterpret_cast<const void*>(site.address)).word(site.number);
-    for (const int64_t size : {p.batch, p.q_heads << 16 | p.kv_heads, p.q_length, p.kv_length - p.past_length, p.past_length, p.head_size,
-                               p.v_head_size, p.mask_length})
-      push.word(static_cast<uint32_t>(size));
+    push_sizes(push, {p.batch, p.q_heads << 16 | p.kv_heads, p.q_length, p.kv_length - p.past_length, p.past_length, p.head_size,
+                      p.v_head_size, p.mask_length});
     push.word(flags).word(static_cast<float>(p.scale));
     const int64_t rows = p.q_heads / p.kv_heads * p.q_length;
     stream().dispatch(*state.shader, push.bytes(), groups_for(p.batch * p.kv_heads * ((rows + kAttentionLanes - 1) / kAttentionLanes)));
@@ -158,8 +157,7 @@ struct Attention {
     Push push;
     push.pointer(c.out<void>(of_values ? kPresentValue : kPresentKey)).pointer(c.in<void>(of_values ? kPastValue : kPastKey));
     push.pointer(c.in<void>(of_values ? kV : kK));
-    for (const int64_t value : {count, p.kv_heads, p.past_length, p.kv_length - p.past_length, size, int64_t{is_packed}})
-      push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, p.kv_heads, p.past_length, p.kv_length - p.past_length, size, is_packed});
     stream().dispatch(*c.packed<AttentionState>().cache, push.bytes(), groups_over(count32(count)));
   }
 };
@@ -215,9 +213,7 @@ struct FusedAttentionGradient {
     push.pointer(host.shows_scores ? c.out<void>(host.joined ? 1 : 3) : nullptr).pointer(c.in<void>(kDY));
     for (int i = 0; i < 3; ++i) push.pointer(c.in<float>(kFirst + i) + first[i]);
     push.pointer(c.in<void>(kFirst + kMask)).pointer(c.scratch<void>());
-    for (const int64_t size :
-         {p.batch, p.q_heads << 16 | p.kv_heads, p.q_length, p.kv_length, p.head_size, p.v_head_size, int64_t{mask_flags(p)}})
-      push.word(static_cast<uint32_t>(size));
+    push_sizes(push, {p.batch, p.q_heads << 16 | p.kv_heads, p.q_length, p.kv_length, p.head_size, p.v_head_size, mask_flags(p)});
     push.word(static_cast<float>(p.scale));
     for (const bool of_keys : {false, true}) {
       const int64_t items = of_keys ? p.kv_length : p.q_heads / p.kv_heads * p.q_length;
@@ -241,9 +237,8 @@ struct FusedRotary {
     Push push;
     push.pointer(c.out<void>(0));
     for (const int input : {0, 1, 2}) push.pointer(c.in<void>(input));
-    for (const int64_t size : {pairs, p.heads, p.length, p.size, int64_t{p.interleaved}}) push.word(static_cast<uint32_t>(size));
-    for (const kernels::HeadStrides& strides : {p.y, p.x, p.cos, p.sin})
-      for (const int64_t stride : {strides.batch, strides.head, strides.row}) push.word(static_cast<uint32_t>(stride));
+    push_sizes(push, {pairs, p.heads, p.length, p.size, p.interleaved});
+    for (const kernels::HeadStrides& strides : {p.y, p.x, p.cos, p.sin}) push_sizes(push, {strides.batch, strides.head, strides.row});
     stream().dispatch(*c.packed<AttentionState>().shader, push.bytes(), groups_over(count32(pairs)));
   }
 };

@@ -33,7 +33,7 @@ struct BlockedProduct {
     push.pointer(c.out<void>(0));
     for (const int input : {ops::kActivations, ops::kCodes, ops::kScales, ops::kZeros}) push.pointer(c.in<void>(input));
     push.word(uint32_t{has_zeros});
-    for (const int64_t value : {rows, shape.N, shape.K, shape.block_size, shape.blocks()}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {rows, shape.N, shape.K, shape.block_size, shape.blocks()});
     constexpr int64_t kTile = 64;
     const auto tiles = [](int64_t extent) { return (extent + kTile - 1) / kTile; };
     if (rows <= kFewRows)

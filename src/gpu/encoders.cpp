@@ -45,7 +45,7 @@ struct Lookups {
     Push push;
     push.pointer(c.out<void>(0)).pointer(from).pointer(data + state.keys).pointer(data + state.places).pointer(data + state.values);
     push.pointer(reinterpret_cast<const void*>(site.address));
-    for (const int64_t value : {count, state.num_keys, state.words, state.otherwise}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, state.num_keys, state.words, state.otherwise});
     push.word(site.number);
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
   }

@@ -235,8 +235,7 @@ struct Suppression {
     push.pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(3)).pointer(c.in<void>(4));
     push.pointer(ops::scratch_at(c, items)).pointer(ops::scratch_at(c, selected)).pointer(ops::scratch_at(c, counts)).pointer(y);
     push.pointer(reinterpret_cast<const void*>(site.address));
-    for (const int64_t value : {plan.batches * plan.classes, plan.classes, plan.boxes, extent, plan.limit})
-      push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {plan.batches * plan.classes, plan.classes, plan.boxes, extent, plan.limit});
     for (const bool flag : {c.in<void>(3) != nullptr, c.in<void>(4) != nullptr, plan.center}) push.word(uint32_t{flag});
     push.word(site.number);
     stream().dispatch(shader, push.bytes(), groups);

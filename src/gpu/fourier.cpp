@@ -104,10 +104,9 @@ struct Fourier {
                 const void* elements, const void* factors, int64_t radix, int64_t done) const {
     Push push;
     push.pointer(to).pointer(from).pointer(scratch(c, roots)).pointer(elements).pointer(factors);
-    for (const int64_t value : {count, length, memory.within, memory.outer_step, memory.inner_step, memory.step, memory.parts})
-      push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, length, memory.within, memory.outer_step, memory.inner_step, memory.step, memory.parts});
     push.word(uint32_t{factors != nullptr}).word(static_cast<uint32_t>(memory.extent)).word(uint32_t{mirrored});
-    for (const int64_t value : {radix, length / radix / done, done}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {radix, length / radix / done, done});
     push.word(uint32_t{inverse});
     for (int i = 0; i < 3; ++i) push.word(0.0F);
     stream().dispatch(shader, push.bytes(), groups_over(count32(count)));

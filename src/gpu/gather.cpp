@@ -36,7 +36,7 @@ struct Gathering {
     const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: an index is outside of {}", state.node, axes));
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
-    for (const int64_t value : {count, slice, tuples, int64_t{depth}}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, slice, tuples, depth});
     push.word(index_words).word(site.number);
     for (const auto* values : {&dims, &steps, &extents, &strides})
       for (const int64_t value : *values) push.word(static_cast<uint32_t>(value));

@@ -34,7 +34,7 @@ struct GatheredRows : ops::GatheredRowsPlan {
     sort_items(sorted, 1, item_extent(count));
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.out<void>(1)).pointer(sorted).pointer(ops::scratch_at(c, firsts));
-    for (const int64_t value : {count, room, inner}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, room, inner});
     stream().dispatch(*state.finds, push.bytes(), groups_for(1));
     stream().dispatch(*state.sums, push.bytes(), groups_over(count32(room * inner)));
   }
@@ -46,9 +46,8 @@ struct GatheredRows : ops::GatheredRowsPlan {
         stream().fault_site(fmt::format("{}: an index is outside of the axis, which has {} elements", state.node, extent));
     Push push;
     push.pointer(sorted).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
-    for (const int64_t value : {count, item_extent(count), int64_t{1}, int64_t{wide_index ? 2 : 1}, int64_t{site.number}})
-      push.word(static_cast<uint32_t>(value));
-    for (const int64_t value : {int64_t{1}, int64_t{1}, int64_t{1}, std::max<int64_t>(count, 1)}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, item_extent(count), 1, wide_index ? 2 : 1, site.number});
+    push_sizes(push, {1, 1, 1, std::max<int64_t>(count, 1)});
     for (int i = 0; i < 4; ++i) push.word(uint32_t{0});  // tuples start at slice 0
     for (const int64_t first : {extent, int64_t{1}}) {   // first the extents, then the strides
       push.word(static_cast<uint32_t>(first));

@@ -55,7 +55,7 @@ struct Linear {
     push.pointer(ops::scratch_at(c, sums));
     push.pointer(convert_elements(x, c.in<void>(0), state.scores.numbers, ops::scratch_at(c, numbers), rows * columns));
     push.pointer(data + state.coefficients).pointer(data + state.intercepts);
-    for (const int64_t extent : {rows, columns, state.count, state.results}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {rows, columns, state.count, state.results});
     push.word(uint32_t{state.has_intercepts});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(rows * state.count)));
     const bool classifies = (state.scores.flags & ScoreShader::has_labels) != 0;

@@ -38,7 +38,7 @@ struct Cumulative {
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
-    for (const int64_t extent : {rows.outer, rows.length, rows.inner}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {rows.outer, rows.length, rows.inner});
     push.word(uint32_t{exclusive}).word(uint32_t{reverse});
     stream().dispatch(*c.packed<PlacingState>().shader, push.bytes(), groups_for(rows.outer * rows.inner));
   }
@@ -63,7 +63,7 @@ struct OneHot {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(2));
     push.pointer(convert_elements(given, c.in<void>(0), state.index, c.scratch<void>(), indices));
-    for (const int64_t value : {count, state.words, plan.depth, plan.inner}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, state.words, plan.depth, plan.inner});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
   }
 };
@@ -80,8 +80,7 @@ struct Trilu {
     const int64_t count = plan.matrices * plan.rows * plan.columns * state.words;
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
-    for (const int64_t value : {count, state.words, plan.rows, plan.columns, std::clamp(plan.k, -plan.rows, plan.columns)})
-      push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, state.words, plan.rows, plan.columns, std::clamp(plan.k, -plan.rows, plan.columns)});
     push.word(uint32_t{plan.upper});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
   }

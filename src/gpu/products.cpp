@@ -122,7 +122,7 @@ struct Conv {
     push.pointer(c.in<void>(1)).pointer(has_bias ? c.in<void>(2) : nullptr);
     for (const void* operand : state.operands(c, first * params.M * columns, first * params.M)) push.pointer(operand);
     push.word(uint32_t{has_bias});
-    for (const int64_t extent : {rows, columns, terms, params.group}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {rows, columns, terms, params.group});
     push_plane(push, w);
     const bool is_direct = rows < 8;
     std::array<uint32_t, 3> groups = is_direct ? groups_over(count32(rows * columns)) : groups_for(tiles(rows) * tiles(columns));
@@ -147,8 +147,7 @@ struct ConvTranspose {
     const int64_t count = params.N * params.M * w.in_size();
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
-    for (const int64_t extent : {count, params.C / params.group, params.M / params.group, params.group})
-      push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {count, params.C / params.group, params.M / params.group, params.group});
     push_plane(push, w);
     stream().dispatch(*c.packed<ProductState>().shader, push.bytes(), groups_over(count32(count)));
   }
@@ -169,9 +168,8 @@ void dispatch_product(const vulkan::Shader& shader, const ProductCall& call) {
   push.pointer(call.y).pointer(call.a).pointer(call.b).pointer(call.c);
   for (const void* operand : call.operands) push.pointer(operand);
   push.word(uint32_t{call.has_c});
-  for (const int64_t extent : {call.rows, call.columns, call.terms, call.a_row, call.a_column, call.b_row, call.b_column, call.c_row,
-                               call.c_column, call.a_step, call.b_step, int64_t{0}})
-    push.word(static_cast<uint32_t>(extent));
+  push_sizes(push, {call.rows, call.columns, call.terms, call.a_row, call.a_column, call.b_row, call.b_column, call.c_row, call.c_column,
+                    call.a_step, call.b_step, 0});
   push.word(call.alpha).word(call.beta);
   std::array<uint32_t, 3> groups = groups_for(tiles(call.rows) * tiles(call.columns));
   groups[2] = static_cast<uint32_t>(call.batch);

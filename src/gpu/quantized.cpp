@@ -61,7 +61,7 @@ struct Requantizing {
     const auto operand = [&c](int input) { return input < 0 ? nullptr : c.in<void>(input); };
     push.pointer(c.out<void>(0)).pointer(sums(c)).pointer(operand(at.bias));
     for (const int input : {at.x_scale, at.w_scale, at.y_scale, at.y_zero}) push.pointer(operand(input));
-    for (const int64_t extent : {count, rows, columns}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {count, rows, columns});
     push.word(flags | (operand(at.bias) ? has_sum_bias : 0U));
     stream().dispatch(*state.requantize, push.bytes(), groups_over(count32(count)));
   }
@@ -93,8 +93,7 @@ struct ByteProduct : ops::IntegerProductPlan {
     push.pointer(result.sums(c) + at.c).pointer(c.in<uint8_t>(state.at->x) + at.a).pointer(c.in<uint8_t>(state.at->w) + at.b);
     push.pointer(zeros(state.at->x_zero, a_zero > 0 ? at.a / (s.M * terms) * a_zero : 0));
     push.pointer(zeros(state.at->w_zero, b_zero > 0 ? at.b / (terms * s.N) * b_zero : 0)).word(zero_flags(a_zeros, b_zeros));
-    for (const int64_t value : {s.M, s.N, s.K, a_step, b_step, a_step > 0 ? a_zero : 0, b_step > 0 ? b_zero : 0})
-      push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {s.M, s.N, s.K, a_step, b_step, a_step > 0 ? a_zero : 0, b_step > 0 ? b_zero : 0});
     std::array<uint32_t, 3> groups = groups_for(byte_tiles(s.M) * byte_tiles(s.N));
     groups[2] = static_cast<uint32_t>(matrices);
     stream().dispatch(*state.sums, push.bytes(), groups);
@@ -125,8 +124,7 @@ struct ByteConvolution : ops::IntegerConvolutionPlan {
     push.pointer(result.sums(c) + first * params.M * out).pointer(c.in<uint8_t>(state.at->x) + first * params.C * w.in_size());
     push.pointer(c.in<void>(state.at->w)).pointer(c.in<void>(state.at->x_zero)).pointer(c.in<void>(state.at->w_zero));
     push.word(zero_flags(x_zeros, w_zeros));
-    for (const int64_t extent : {of_group, params.C / params.group * w.kernel_size(), params.group})
-      push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {of_group, params.C / params.group * w.kernel_size(), params.group});
     push_window(push, {&w.in, &w.out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin});
     const bool is_direct = of_group < 8;
     std::array<uint32_t, 3> groups = is_direct ? groups_over(count32(of_group * out)) : groups_for(byte_tiles(of_group) * byte_tiles(out));

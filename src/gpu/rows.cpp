@@ -154,7 +154,7 @@ struct AlongAxis {
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0));
-    for (const int64_t extent : {rows.outer, rows.length, rows.inner}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {rows.outer, rows.length, rows.inner});
     stream().dispatch(row_shader(c), push.bytes(), groups_for(rows.outer * rows.inner));
   }
 };
@@ -172,7 +172,7 @@ struct Normalization {
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2));
     for (const int i : {0, 1}) push.pointer(has_statistics[i] ? c.out<void>(i + 1) : nullptr);
     for (const bool flag : {has_scale, has_bias, has_statistics[0], has_statistics[1]}) push.word(uint32_t{flag});
-    for (const int64_t extent : {rows, length, row_channels, channel_extent, channels}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {rows, length, row_channels, channel_extent, channels});
     push.word(epsilon);
     stream().dispatch(row_shader(c), push.bytes(), groups_for(rows));
   }
@@ -267,7 +267,7 @@ struct ArgExtreme {
   void run(RunContext& c) const {
     Push push;
     push.pointer(c.out<void>(0)).pointer(x.read(c, 0));
-    for (const int64_t extent : {rows.outer, rows.length, rows.inner}) push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {rows.outer, rows.length, rows.inner});
     push.word(uint32_t{last});
     stream().dispatch(row_shader(c), push.bytes(), groups_for(rows.outer * rows.inner));
   }

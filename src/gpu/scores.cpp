@@ -18,8 +18,7 @@ void ScoreShader::dispatch(const Rows& rows, const std::byte* data, void* y, voi
   Push push;
   push.pointer(rows.scores).pointer(data + base).pointer(y).pointer(y).pointer(data + labels).pointer(chosen);
   push.word(flags | (y ? has_y : 0U));
-  for (const int64_t value : {rows.rows, rows.stride, rows.count, rows.columns, num_base, num_labels})
-    push.word(static_cast<uint32_t>(value));
+  push_sizes(push, {rows.rows, rows.stride, rows.count, rows.columns, num_base, num_labels});
   stream().dispatch(*shader, push.bytes(), groups_over(count32(rows.rows)));
 }
 

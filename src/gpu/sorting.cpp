@@ -22,7 +22,7 @@ void sort_items(void* items, int64_t rows, int64_t extent) {
     static const vulkan::Shader *const in_groups = &sort_shader(true), *const in_pairs = &sort_shader(false);
     Push push;
     push.pointer(items);
-    for (const int64_t value : {count, extent, first, last, reach}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, extent, first, last, reach});
     stream().dispatch(local ? *in_groups : *in_pairs, push.bytes(),
                       local ? groups_for((count + kSortedTogether - 1) / kSortedTogether) : groups_over(count32(count / 2)));
   };

@@ -66,7 +66,7 @@ struct Svm {
       Push push;
       push.pointer(ops::scratch_at(c, similarities)).pointer(all + first * columns * static_cast<int64_t>(bits_of(state.numbers) / 8));
       push.pointer(data + state.vectors);
-      for (const int64_t extent : {count, columns, state.vector_count, state.stride}) push.word(static_cast<uint32_t>(extent));
+      push_sizes(push, {count, columns, state.vector_count, state.stride});
       push.word(state.gamma).word(state.coef0).word(state.degree);
       stream().dispatch(*state.similarity, push.bytes(), groups_over(count32(count * state.vector_count)));
       if (state.pairs > 0) find_margins(c, state, data, count);
@@ -79,8 +79,7 @@ struct Svm {
     Push push;
     push.pointer(ops::scratch_at(c, margins)).pointer(ops::scratch_at(c, similarities)).pointer(data + state.coefficients);
     push.pointer(data + state.rho).pointer(data + state.starts);
-    for (const int64_t extent : {count, state.pairs, state.classes, state.vector_count, state.stride, state.pairs})
-      push.word(static_cast<uint32_t>(extent));
+    push_sizes(push, {count, state.pairs, state.classes, state.vector_count, state.stride, state.pairs});
     stream().dispatch(*state.margin, push.bytes(), groups_over(count32(count * state.pairs)));
   }
   void finish(RunContext& c, const SvmState& state, const std::byte* data, int64_t first, int64_t count) const {
@@ -91,9 +90,7 @@ struct Svm {
     push.pointer(ops::scratch_at(c, work)).pointer(y ? y + first * state.results : nullptr).pointer(data + state.labels);
     push.pointer(classifies ? c.out<int64_t>(0) + first : nullptr);
     const int64_t stride = state.pairs > 0 ? state.pairs : state.stride;
-    for (const int64_t value :
-         {count, stride, state.work(), state.classes, state.results, state.num_labels, int64_t{y != nullptr}, int64_t{state.one_class}})
-      push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, stride, state.work(), state.classes, state.results, state.num_labels, y != nullptr, state.one_class});
     stream().dispatch(*state.finish, push.bytes(), groups_over(count32(count)));
   }
 };

@@ -36,7 +36,7 @@ struct TopK {
     const int64_t count = rows.outer * rows.inner;
     Push push;
     push.pointer(values.result(c, 0)).pointer(x.read(c, 0)).pointer(c.out<void>(1)).pointer(c.scratch<void>());
-    for (const int64_t value : {count, rows.extent, rows.inner, items, rows.k}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {count, rows.extent, rows.inner, items, rows.k});
     for (const int output : {0, 1}) push.word(uint32_t{c.out<void>(output) != nullptr});
     stream().dispatch(*state.keys, push.bytes(), groups_over(count32(count * items)));
     sort_items(c.scratch<void>(), count, items);

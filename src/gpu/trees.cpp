@@ -57,7 +57,7 @@ struct Trees {
       push.pointer(all + first * columns * bytes).pointer(ops::scratch_at(c, leaves)).pointer(ops::scratch_at(c, sums));
       for (const size_t offset : {state.thresholds, state.links, state.roots, state.first_vote, state.targets, state.weights})
         push.pointer(data + offset);
-      for (const int64_t extent : {count, state.num_trees, columns, state.num_targets}) push.word(static_cast<uint32_t>(extent));
+      push_sizes(push, {count, state.num_trees, columns, state.num_targets});
       stream().dispatch(*state.walk, push.bytes(), groups_over(count32(count * state.num_trees)));
       stream().dispatch(*state.sum, push.bytes(), groups_over(count32(count * state.num_targets)));
       auto* y = c.out<std::byte>(classifies ? 1 : 0);

@@ -45,7 +45,7 @@ struct Volume {
     push.pointer(c.out<std::byte>(0) + first * params.M * columns * state.element_bytes);
     push.pointer(c.in<std::byte>(0) + first * params.C * pixels * state.element_bytes);
     push.pointer(c.in<void>(1)).pointer(c.in<void>(2)).word(uint32_t{has_bias});
-    for (const int64_t value : {rows, columns, channels, params.group}) push.word(static_cast<uint32_t>(value));
+    push_sizes(push, {rows, columns, channels, params.group});
     push_window(push, {&in, &out, &w.kernel, &w.stride, &w.dilation, &w.pad_begin});
     std::array<uint32_t, 3> groups = groups_over(count32((rows + kChannels - 1) / kChannels * columns));
     groups[2] = static_cast<uint32_t>(images * params.group);
