@@ -13,7 +13,7 @@
 #include "gpu/shader_writer.h"
 #include "graph/op_def.h"
 #include "kernels/elementwise/broadcast.h"
-#include "ops/checks.h"
+#include "ops/quantization/quantized_axis.h"
 #include "ops/typed_step.h"
 #include "ops/widen.h"
 
@@ -105,36 +105,14 @@ struct Pointwise {
 /// axis.
 struct Quantization : Pointwise {
   static Quantization bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    const int64_t scales = c.num_elements(1);
-    std::vector<int64_t> whole(x.dims().begin(), x.dims().end()), dims(whole.size(), 1);
-    if (c.get_int("block_size") != 0) {
-      const auto axis = static_cast<size_t>(c.axis("axis", 1, x.rank()));
-      dims.assign(c.shape(1).dims().begin(), c.shape(1).dims().end());
-      const int64_t block = block_extent(c.get_int("block_size"), x, c.shape(1), axis);
-      // Splits the axis into two, the blocks and the elements of a block, so that the scales broadcast over the second one.
-      const auto behind = static_cast<std::ptrdiff_t>(axis) + 1;
-      whole[axis] = dims[axis], whole.insert(whole.begin() + behind, block);
-      dims.insert(dims.begin() + behind, 1);
-    } else if (scales != 1) {
-      const int axis = c.axis("axis", 1, x.rank());
-      ops::check_equal(scales, x[axis], "scales, and elements of the axis");
-      dims[static_cast<size_t>(axis)] = scales;
-    }
-    if (c.has_input(2)) ops::check_equal(c.num_elements(2), scales, "zero points and scales");
-    return {over(c, whole, {whole, dims, dims})};
-  }
-
- private:
-  static int64_t block_extent(int64_t given, const Shape& x, const Shape& scales, size_t axis) {
-    for (size_t i = 0; i < x.dims().size(); ++i)
-      if (i != axis) ops::check_equal(scales.dims()[i], x.dims()[i], "an extent of the scales and of the input");
-    const int64_t blocks = scales.dims()[axis], extent = x.dims()[axis];
-    if (given < 1 || (extent + given - 1) / given != blocks)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} scales for {} elements in blocks of {}", blocks, extent, given));
-    if (blocks > 1 && extent % given != 0)
-      throw Error(ErrorCode::not_implemented, fmt::format("blocks of {} in an axis of {} elements, on the GPU", given, extent));
-    return blocks == 1 ? extent : given;
+    const auto k = ops::QuantizedAxis::bind(c);
+    if (k.blocks() > 1 && k.extent % k.block != 0)
+      throw Error(ErrorCode::not_implemented, fmt::format("blocks of {} in an axis of {} elements, on the GPU", k.block, k.extent));
+    // The axis becomes two: blocks, and elements of a block, which share a scale.
+    const int64_t outer = k.total == 0 ? 0 : k.total / (k.extent * k.inner), block = k.blocks() == 1 ? k.extent : k.block;
+    const int64_t whole[] = {outer, k.blocks(), block, k.inner};
+    const int64_t scales[] = {k.outer_step != 0 ? outer : 1, k.axis_step != 0 ? k.blocks() : 1, 1, k.inner_step != 0 ? k.inner : 1};
+    return {over(c, whole, {whole, scales, scales})};
   }
 };
 

@@ -16,11 +16,48 @@
 #include "ops/list.h"
 #include "ops/math/elementwise.h"
 #include "ops/quantization/quantize_gradient.h"
+#include "ops/quantization/quantized_axis.h"
 #include "ops/tensor/movement.h"
 #include "ops/widen.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+QuantizedAxis QuantizedAxis::bind(const BindContext& c) {
+  const Shape &x = c.shape(0), &scale = c.shape(1);
+  const int64_t scales = scale.num_elements(), block_size = c.get_int("block_size");
+  if (c.has_input(2) && c.num_elements(2) != scales)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} zero points for {} scales", c.num_elements(2), scales));
+  QuantizedAxis k;
+  k.total = x.num_elements();
+  if (scale.rank() == 0 || (scales == 1 && scale.rank() == 1)) {
+    k.inner = std::max<int64_t>(k.total, 1);
+    return k;
+  }
+  const int axis = normalize_axis(c.get_int("axis", 1), x.rank());
+  k.extent = x[axis];
+  k.inner = x.product(axis + 1, x.rank());
+  if (scale.rank() == 1 && block_size <= 0 && (x.rank() > 1 || scale[0] == k.extent)) {
+    if (scale[0] != k.extent)
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} scales for an axis of extent {}", scale[0], k.extent));
+    k.axis_step = 1;
+    return k;
+  }
+  if (scale.rank() != x.rank())
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the scale is of rank {}, not {} or the input's {}", scale.rank(), block_size > 0 ? "0" : "0, 1", x.rank()));
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != axis && scale[i] != x[i])
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the scale {} and the input {} differ beside the axis {}", to_string(scale), to_string(x), axis));
+  k.block = block_size > 0 ? block_size : std::max<int64_t>((k.extent + scale[axis] - 1) / std::max<int64_t>(scale[axis], 1), 1);
+  if (k.blocks() != scale[axis])
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} scales for an axis of extent {} in blocks of {}", scale[axis], k.extent, k.block));
+  k.outer_step = k.blocks() * k.inner, k.axis_step = k.inner, k.inner_step = 1;
+  return k;
+}
+
 namespace {
 
 constexpr TypeSet kSmallIntegers{DType::int8, DType::uint8, DType::int16, DType::uint16,
@@ -140,49 +177,9 @@ bool integer_range(DType dtype, Range& range) {
 // Rounds to the nearest integer, ties to even, for |v| < 2^22. Adding 1.5 * 2^23 gives a number near which floats are 1 apart.
 inline float round_small(float v) { return (v + 12582912.0f) - 12582912.0f; }
 
-/// Says which scale an element uses: the same for all, one per index along an axis, or one per block of indices along an axis.
-struct Granularity {
-  /// `total`: number of elements; `extent`: number of indices of the axis; `inner`: elements per index; `block`: indices per scale.
-  int64_t total = 0, extent = 1, inner = 1, block = 1;
-  int64_t outer_step = 0, axis_step = 0, inner_step = 0;  ///< strides of the tensor of scales
-  int64_t num_scales = 1;
-
-  static Granularity make(const ShapeContext& c) {
-    const Shape &x = c.shape(0), &scale = c.shape(1);
-    Granularity g;
-    g.total = x.num_elements();
-    g.num_scales = scale.num_elements();
-    if (scale.rank() == 0 || (g.num_scales == 1 && scale.rank() == 1)) {
-      g.extent = 1, g.inner = std::max<int64_t>(g.total, 1);
-      return g;
-    }
-    const int axis = normalize_axis(c.get_int("axis", 1), x.rank());
-    g.extent = x[axis];
-    g.inner = x.product(axis + 1, x.rank());
-    const int64_t block_size = c.get_int("block_size");
-    if (scale.rank() == 1 && block_size <= 0 && (x.rank() > 1 || scale[0] == g.extent)) {
-      if (scale[0] != g.extent)
-        throw Error(ErrorCode::invalid_argument, fmt::format("{} scales for an axis of extent {}", scale[0], g.extent));
-      g.axis_step = 1;
-      return g;
-    }
-    if (scale.rank() != x.rank())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the scale is of rank {}, not {} or the input's {}", scale.rank(), block_size > 0 ? "0" : "0, 1", x.rank()));
-    for (int i = 0; i < x.rank(); ++i)
-      if (i != axis && scale[i] != x[i])
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the scale {} and the input {} differ beside the axis {}", to_string(scale), to_string(x), axis));
-    g.block = block_size > 0 ? block_size : std::max<int64_t>((g.extent + scale[axis] - 1) / std::max<int64_t>(scale[axis], 1), 1);
-    const int64_t blocks = (g.extent + g.block - 1) / g.block;
-    if (blocks != scale[axis])
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{} scales for an axis of extent {} in blocks of {}", scale[axis], g.extent, g.block));
-    g.outer_step = blocks * g.inner, g.axis_step = g.inner, g.inner_step = 1;
-    return g;
-  }
-
-  /// Divides [begin, end) into pieces of at most kBlock elements. Calls fn(first, n, index of the scale, its stride per element) for each.
+/// Calls of a function for pieces that share scales or have them at equal distances.
+struct Granularity : QuantizedAxis {
+  /// Calls fn(first, n, scale index, its stride per element) for pieces of at most kBlock elements that cover [begin, end).
   template <typename Fn>
   void for_each_piece(int64_t begin, int64_t end, Fn&& fn) const {
     while (begin < end) {
@@ -212,8 +209,6 @@ struct Scales {
   static Scales make(const BindContext& c, ScratchLayout& layout) {
     const int64_t count = c.num_elements(1);
     const bool has_zero = c.has_input(2);
-    if (has_zero && c.num_elements(2) != count)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} zero points for {} scales", c.num_elements(2), count));
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
     return {reader_of(c.dtype(1)), has_zero ? reader_of(c.dtype(2)) : nullptr, count,
             layout.take(bytes),    has_zero ? layout.take(bytes) : 0,          has_zero};
@@ -270,7 +265,7 @@ struct QuantizeLinear {
 
   static QuantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
-    QuantizeLinear k{Granularity::make(c),
+    QuantizeLinear k{{QuantizedAxis::bind(c)},
                      Scales::make(c, layout),
                      reader_of(c.dtype(0)),
                      writer_of(c.output_dtype(0), c.get_int("saturate", 1) != 0),
@@ -348,7 +343,7 @@ struct DequantizeLinear {
 
   static DequantizeLinear bind(BindContext& c) {
     ScratchLayout layout;
-    DequantizeLinear k{Granularity::make(c), Scales::make(c, layout), reader_of(c.dtype(0)), writer_of(c.output_dtype(0), true)};
+    DequantizeLinear k{{QuantizedAxis::bind(c)}, Scales::make(c, layout), reader_of(c.dtype(0)), writer_of(c.output_dtype(0), true)};
     const DType codes = c.dtype(0);
     if (c.output_dtype(0) == DType::float32 && (codes == DType::uint8 || codes == DType::int8)) k.bytes = codes;
     c.request_scratch(layout.total());
