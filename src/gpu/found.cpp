@@ -12,6 +12,7 @@
 #include "gpu/shaders.h"
 #include "gpu/sorting.h"
 #include "ops/object_detection/suppression.h"
+#include "ops/tensor/index_plans.h"
 #include "ops/tensor/movement.h"
 #include "ops/widen.h"
 
@@ -89,32 +90,20 @@ struct NonZero {
   }
 };
 
-Shape with_extent(const Shape& shape, int axis, int64_t extent) {
-  if (axis < 0) return Shape{extent};
-  Shape result = shape;
-  result[axis] = extent;
-  return result;
-}
-
 /// Compress: finds the indices of the conditions that are true, then gathers the slices at these indices.
 struct Compress {
   static constexpr bool allocates = true;
-  Shape shape;
-  int axis;  // -1: the input is flattened
-  int64_t outer, extent, slice;
+  ops::AlongAxis along;
+  int64_t slice;  // number of words
   Marked marked;
   int64_t places;  // offset of the indices in scratch memory, in bytes
 
   static Compress bind(BindContext& c) {
-    const Shape& shape = c.shape(0);
     const int64_t words = c.packed<FoundState>().words;
-    Compress k{shape, -1, 1, shape.num_elements(), words, {}, 0};
-    if (c.node().attributes.has("axis")) {
-      k.axis = c.axis("axis", 0, shape.rank());
-      k.outer = shape.product(0, k.axis), k.extent = shape[k.axis], k.slice = shape.product(k.axis + 1, shape.rank()) * words;
-    }
-    count32(shape.num_elements() * words);
-    const int64_t conditions = std::min(c.num_elements(1), k.extent);
+    const auto along = ops::AlongAxis::bind(c);
+    Compress k{along, along.inner * words, {}, 0};
+    count32(c.num_elements(0) * words);
+    const int64_t conditions = std::min(c.num_elements(1), along.extent);
     k.marked = Marked::of(conditions, 1, std::span(&conditions, 1));
     ops::ScratchLayout layout;
     layout.take(k.marked.counts_bytes());
@@ -124,10 +113,11 @@ struct Compress {
   }
   void run(RunContext& c) const {
     const int64_t total = marked.total(c, c.in<void>(1), c.scratch<void>());
-    const Tensor y = c.allocate_output(0, with_extent(shape, axis, total));
+    const Tensor y = c.allocate_output(0, along.with_extent(total));
     if (y.num_elements() == 0) return;
     marked.write_places(c, c.in<void>(1), c.scratch<void>(), ops::scratch_at(c, places), total);
-    gather_slices({y.raw(), c.in<void>(0), ops::scratch_at(c, places), c.packed<FoundState>().word_bytes, outer, extent, total, slice});
+    gather_slices(
+        {y.raw(), c.in<void>(0), ops::scratch_at(c, places), c.packed<FoundState>().word_bytes, along.outer, along.extent, total, slice});
   }
 };
 

@@ -102,16 +102,14 @@ struct EyeLike {
   }
 };
 
-struct ReverseSequence {
-  int64_t count, time, time_stride, batch, batch_stride;
+struct ReverseSequence : ops::ReverseSequencePlan {
+  int64_t count;
 
   static ReverseSequence bind(BindContext& c) {
-    const Shape& x = c.shape(0);
-    const int64_t words = c.packed<PlacingState>().words, inner = x.product(2, x.rank()) * words;
-    const int batch = static_cast<int>(c.get_int("batch_axis", 1)), time = 1 - batch;
-    ops::check_equal(c.num_elements(1), x[batch], "elements of sequence_lens and the batch");
-    const int64_t strides[] = {x[1] * inner, inner};
-    return {count32(x.num_elements() * words), x[time], strides[time], x[batch], strides[batch]};
+    const int64_t words = c.packed<PlacingState>().words;
+    ReverseSequence k{ReverseSequencePlan::bind(c), count32(c.num_elements(0) * words)};
+    k.time_stride *= words, k.batch_stride *= words;
+    return k;
   }
   void run(RunContext& c) const {
     if (count == 0) return;

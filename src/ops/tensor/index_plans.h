@@ -1,4 +1,4 @@
-// Computes the extents of operators that select elements by indices or triangles: OneHot, Trilu, ScatterElements, ScatterND.
+// Computes the extents of operators that place elements by indices, lengths, conditions or triangles, for kernels of every device.
 #pragma once
 
 #include "graph/kernel.h"
@@ -30,6 +30,41 @@ struct TriluPlan {
     if (c.has_input(1)) check_equal(c.num_elements(1), 1, "elements of k");
     return {c.get_int("upper", 1) != 0, c.has_input(1) ? c.value_at(1, 0) : 0, shape.product(0, rank - 2), shape[rank - 2],
             shape[rank - 1]};
+  }
+};
+
+/// Describes the input of ReverseSequence, whose batch and time are its first two axes, in any order. Strides count elements.
+struct ReverseSequencePlan {
+  int64_t time, batch, inner, time_stride, batch_stride;
+
+  static ReverseSequencePlan bind(const BindContext& c) {
+    const Shape& shape = c.shape(0);
+    const bool batch_first = c.get_int("batch_axis", 1) == 0;
+    check_equal(c.num_elements(1), shape[batch_first ? 0 : 1], "elements of sequence_lens and the batch");
+    const int64_t inner = shape.product(2, shape.rank()), outer_stride = shape[1] * inner;
+    if (batch_first) return {shape[1], shape[0], inner, inner, outer_stride};
+    return {shape[0], shape[1], inner, outer_stride, inner};
+  }
+};
+
+/// Describes the input of Compress, or of Unique, as [outer, extent, inner].
+struct AlongAxis {
+  Shape shape;
+  int axis = -1;  ///< -1: the input is flattened
+  int64_t outer = 1, extent = 0, inner = 1;
+
+  static AlongAxis bind(const BindContext& c) {
+    const Shape& shape = c.shape(0);
+    if (!c.node().attributes.has("axis")) return {shape, -1, 1, shape.num_elements(), 1};
+    const int axis = c.axis("axis", 0, shape.rank());
+    return {shape, axis, shape.product(0, axis), shape[axis], shape.product(axis + 1, shape.rank())};
+  }
+  /// Returns the shape of an output with so many slices or, without an axis, elements.
+  Shape with_extent(int64_t count) const {
+    if (axis < 0) return Shape{count};
+    Shape result = shape;
+    result[axis] = count;
+    return result;
   }
 };
 

@@ -13,6 +13,7 @@
 #include "graph/op_def.h"
 #include "ops/gradients.h"
 #include "ops/list.h"
+#include "ops/tensor/index_plans.h"
 #include "ops/tensor/movement.h"
 #include "treadle/error.h"
 
@@ -61,25 +62,7 @@ struct NonZero {
   }
 };
 
-// The input seen as [outer, extent, inner] along the attribute `axis`; without `axis`, as [1, elements, 1].
-struct Along {
-  int64_t outer, extent, inner;
-  static Along bind(BindContext& c) {
-    const Shape& shape = c.shape(0);
-    if (!c.node().attributes.has("axis")) return {1, shape.num_elements(), 1};
-    const int axis = c.axis("axis", 0, shape.rank());
-    return {shape.product(0, axis), shape[axis], shape.product(axis + 1, shape.rank())};
-  }
-};
-
-Shape with_extent(const Shape& shape, int axis, int64_t extent) {
-  if (axis < 0) return Shape{extent};
-  Shape result = shape;
-  result[axis] = extent;
-  return result;
-}
-
-// Infers an output that has some of the input's elements or, if `axis` is set, some of its slices along that axis.
+// Infers an output that contains some of the elements or, with `axis`, some of the slices.
 void infer_along(InferContext& c, int output, std::string_view hint) {
   const bool has_axis = c.attributes().has("axis");
   if (!c.has_rank(0))
@@ -96,19 +79,16 @@ void infer_compress(InferContext& c) { infer_along(c, 0, "compress"); }
 struct Compress {
   static constexpr bool allocates = true;
   DType dtype;
-  Shape shape;
-  int axis;  // -1: the input is flattened
-  Along along;
+  AlongAxis along;
   int64_t conditions;
   static Compress bind(BindContext& c) {
-    const bool flat = !c.node().attributes.has("axis");
-    const Along along = Along::bind(c);
-    return {c.dtype(0), c.shape(0), flat ? -1 : c.axis("axis", 0, c.shape(0).rank()), along, std::min(c.num_elements(1), along.extent)};
+    const AlongAxis along = AlongAxis::bind(c);
+    return {c.dtype(0), along, std::min(c.num_elements(1), along.extent)};
   }
   void run(RunContext& c) const {
     const bool* keep = c.in<bool>(1);
     const int64_t count = std::count(keep, keep + conditions, true);
-    const Tensor output = c.allocate_output(0, with_extent(shape, axis, count));
+    const Tensor output = c.allocate_output(0, along.with_extent(count));
     int64_t to = 0;
     for (int64_t i = 0; i < conditions; ++i) {
       if (!keep[i]) continue;
@@ -158,16 +138,12 @@ uint64_t key_of(T value) {
 struct Unique {
   static constexpr bool allocates = true;
   DType dtype;
-  Shape shape;
-  int axis;  // -1: the input is flattened
-  Along along;
+  AlongAxis along;
   bool sorted, has_output[4];
 
   static Unique bind(BindContext& c) {
     Unique k{};
-    k.dtype = c.dtype(0), k.shape = c.shape(0);
-    k.axis = c.node().attributes.has("axis") ? c.axis("axis", 0, c.shape(0).rank()) : -1;
-    k.along = Along::bind(c);
+    k.dtype = c.dtype(0), k.along = AlongAxis::bind(c);
     k.sorted = c.get_int("sorted", 1) != 0;
     for (int i = 0; i < 4; ++i) k.has_output[i] = c.has_output(i);
     c.request_scratch(static_cast<size_t>(checked_add(checked_mul(k.along.extent, 5), k.table_size())) * sizeof(int64_t));
@@ -180,8 +156,8 @@ struct Unique {
 
   template <typename T>
   int compare_slices(const T* data, int64_t a, int64_t b) const {
-    const auto [outer, extent, inner] = along;
-    for (int64_t o = 0; o < outer; ++o) {
+    const int64_t extent = along.extent, inner = along.inner;
+    for (int64_t o = 0; o < along.outer; ++o) {
       const T *x = data + (o * extent + a) * inner, *y = data + (o * extent + b) * inner;
       for (int64_t i = 0; i < inner; ++i)
         if (int result = compare(x[i], y[i])) return result;
@@ -257,7 +233,7 @@ struct Unique {
     for (int64_t p = 0; p < groups; ++p) place[order[p]] = p;
 
     if (has_output[0]) {
-      const Tensor y = c.allocate_output(0, with_extent(shape, axis, groups));
+      const Tensor y = c.allocate_output(0, along.with_extent(groups));
       for (int64_t p = 0; p < groups; ++p)
         move_blocks(dtype, along.outer, along.inner, c.in<void>(0), first[order[p]] * along.inner, n * along.inner, y.raw(),
                     p * along.inner, groups * along.inner, nullptr);

@@ -79,18 +79,10 @@ void infer_reverse_sequence(InferContext& c) {
   if (c.has_rank(1) && c.rank(1) == 1) unify(c.shape(0)[static_cast<size_t>(batch)], c.shape(1)[0], "batch and number of sequence_lens");
 }
 
-struct ReverseSequence {
+struct ReverseSequence : ReverseSequencePlan {
   DType dtype;
-  int64_t time, batch, inner, time_stride, batch_stride;
 
-  static ReverseSequence bind(BindContext& c) {
-    const Shape& shape = c.shape(0);
-    const bool batch_first = c.get_int("batch_axis", 1) == 0;
-    check_equal(c.num_elements(1), shape[batch_first ? 0 : 1], "elements of sequence_lens and the batch");
-    const int64_t inner = shape.product(2, shape.rank());
-    if (batch_first) return {c.dtype(0), shape[1], shape[0], inner, inner, shape[1] * inner};
-    return {c.dtype(0), shape[0], shape[1], inner, shape[1] * inner, inner};
-  }
+  static ReverseSequence bind(BindContext& c) { return {ReverseSequencePlan::bind(c), c.dtype(0)}; }
   void run(RunContext& c) const {
     const int64_t* lengths = c.in<int64_t>(1);
     for (int64_t b = 0; b < batch; ++b)
