@@ -114,24 +114,14 @@ struct Fourier {
 };
 
 /// Computes the operators HannWindow, HammingWindow and BlackmanWindow.
-struct CosineWindow {
-  int64_t period;
-  float factors[3];
+struct CosineWindow : ops::CosineWindowPlan {
   ConvertedOperand y;
 
   static CosineWindow bind(BindContext& c) {
-    const int64_t size = c.output_shape(0)[0];
-    CosineWindow k{c.get_int("periodic", 1) != 0 ? size : size - 1, {}, {}};
-    if (size > Fourier::kLongest) throw Error(ErrorCode::not_implemented, "a window of more than 2^28 elements, on the GPU");
-    const std::string& op_type = c.node().op_type;
-    if (op_type == "HannWindow")
-      k.set(0.5F, -0.5F, 0);
-    else if (op_type == "HammingWindow")
-      k.set(25.0F / 46, -21.0F / 46, 0);
-    else
-      k.set(0.42F, -0.5F, 0.08F);
+    CosineWindow k{CosineWindowPlan::bind(c), {}};
+    if (k.size > Fourier::kLongest) throw Error(ErrorCode::not_implemented, "a window of more than 2^28 elements, on the GPU");
     ops::ScratchLayout layout;
-    k.y = ConvertedOperand::reserve(layout, c.output_dtype(0), DType::float32, size);
+    k.y = ConvertedOperand::reserve(layout, c.output_dtype(0), DType::float32, k.size);
     c.request_scratch(layout.total());
     return k;
   }
@@ -139,13 +129,10 @@ struct CosineWindow {
     Push push;
     push.pointer(nullptr).pointer(nullptr).pointer(nullptr).pointer(y.result(c, 0)).pointer(nullptr);
     push_sizes(push, {y.count, period, 1, 0, 0, 1, 1, 0, y.count, 0, 1, 1, 1, 0});
-    for (const float factor : factors) push.word(factor);
+    for (const double factor : {a0, -a1, a2}) push.word(static_cast<float>(factor));
     stream().dispatch(*c.packed<FourierState>().load, push.bytes(), groups_over(count32(y.count)));
     y.store(c, 0);
   }
-
- private:
-  void set(float a, float b, float d) { factors[0] = a, factors[1] = b, factors[2] = d; }
 };
 
 DeviceKernel find_window(const Graph& graph, const Node& node) {

@@ -1,4 +1,4 @@
-// Derives the parameters of DFT and STFT from a node's operands and attributes. The kernels of all devices use them.
+// Derives what kernels of every device need to compute DFT, STFT and window nodes.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,14 @@ struct StftPlan {
 
   /// @throws Error(invalid_argument) if the window and a frame have different lengths
   static StftPlan bind(const BindContext& c);
+};
+
+/// A window a0 - a1 cos(2 pi n / period) + a2 cos(4 pi n / period): HannWindow, HammingWindow or BlackmanWindow.
+struct CosineWindowPlan {
+  int64_t size, period;  ///< the period is the size of a periodic window, and the size minus 1 of a symmetric one
+  double a0, a1, a2;
+
+  static CosineWindowPlan bind(const BindContext& c);
 };
 
 }  // namespace treadle::ops

@@ -10,9 +10,18 @@
 #include "graph/infer.h"
 #include "ops/checks.h"
 #include "ops/list.h"
+#include "ops/math/signal.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+CosineWindowPlan CosineWindowPlan::bind(const BindContext& c) {
+  const int64_t size = c.output_shape(0)[0], period = c.get_int("periodic", 1) != 0 ? size : size - 1;
+  if (c.node().op_type == "HannWindow") return {size, period, 0.5, 0.5, 0};
+  if (c.node().op_type == "BlackmanWindow") return {size, period, 0.42, 0.5, 0.08};
+  return {size, period, 25.0 / 46.0, 21.0 / 46.0, 0};  // HammingWindow, with the exact optimum instead of the usual 0.54 and 0.46
+}
+
 namespace {
 
 DType output_dtype(const Attributes& attributes) {
@@ -27,32 +36,16 @@ int64_t checked_size(int64_t size, std::string_view what) {
   return size;
 }
 
-// Computes a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N), where N is `size` for a periodic window and `size` - 1 for a symmetric one.
-struct CosineWindow {
-  double a0, a1, a2;
-  int64_t size;
-  bool periodic;
+struct CosineWindow : CosineWindowPlan {
   DType dtype;
 
-  static CosineWindow bind(BindContext& c) {
-    CosineWindow window{
-        .a0 = 0, .a1 = 0, .a2 = 0, .size = c.output_shape(0)[0], .periodic = c.get_int("periodic", 1) != 0, .dtype = c.output_dtype(0)};
-    if (c.node().op_type == "HannWindow")
-      window.a0 = window.a1 = 0.5;
-    else if (c.node().op_type == "HammingWindow")
-      window.a0 = 25.0 / 46.0, window.a1 = 21.0 / 46.0;  // the exact optimum, as ONNX specifies, instead of 0.54 and 0.46
-    else
-      window.a0 = 0.42, window.a1 = 0.5, window.a2 = 0.08;
-    return window;
-  }
-
+  static CosineWindow bind(BindContext& c) { return {CosineWindowPlan::bind(c), c.output_dtype(0)}; }
   void run(RunContext& c) const {
-    auto period = static_cast<double>(periodic ? size : size - 1);
     visit_dtype<NumericTypes>(dtype, [&]<typename T>() {
       T* y = c.out<T>(0);
       for (int64_t n = 0; n < size; ++n) {
         // A symmetric window of one point has N = 0; its point is the center of the cosine.
-        double angle = period == 0 ? std::numbers::pi : 2 * std::numbers::pi * static_cast<double>(n) / period;
+        double angle = period == 0 ? std::numbers::pi : 2 * std::numbers::pi * static_cast<double>(n) / static_cast<double>(period);
         y[n] = static_cast<T>(a0 - a1 * std::cos(angle) + a2 * std::cos(2 * angle));
       }
     });
