@@ -7,7 +7,6 @@
 #include "gpu/converted.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
-#include "ops/checks.h"
 #include "ops/nn/col2im.h"
 #include "ops/nn/deform_conv.h"
 #include "ops/object_detection/regions.h"
@@ -47,29 +46,21 @@ struct GridSample {
   }
 };
 
-struct AffineGrid {
-  int64_t points;
-  int rank;
-  bool align_corners;
-  int64_t extents[3];
+struct AffineGrid : ops::AffineGridPlan {
   ConvertedOperand theta, grid;
 
   static AffineGrid bind(BindContext& c) {
-    const Shape& y = c.output_shape(0);
-    AffineGrid k{y.product(1, y.rank() - 1), y.rank() - 2, c.get_int("align_corners") != 0, {1, 1, 1}, {}, {}};
-    ops::check_equal(c.shape(0)[0], y[0], "batches of theta and size");
-    ops::check_equal(c.num_elements(0), y[0] * k.rank * (k.rank + 1), "elements of theta");
-    for (int i = 0; i < k.rank; ++i) k.extents[3 - k.rank + i] = y[1 + i];
+    AffineGrid k{AffineGridPlan::bind(c), {}, {}};
     ops::ScratchLayout layout;
     k.theta = ConvertedOperand::reserve(layout, c.dtype(0), computed_in(c), c.num_elements(0));
-    k.grid = ConvertedOperand::reserve(layout, c.dtype(0), computed_in(c), y.num_elements());
+    k.grid = ConvertedOperand::reserve(layout, c.dtype(0), computed_in(c), c.output_shape(0).num_elements());
     c.request_scratch(layout.total());
     return k;
   }
   void run(RunContext& c) const {
     Push push;
     push.pointer(grid.result(c, 0)).pointer(theta.read(c, 0));
-    push_sizes(push, {grid.count, points, rank, align_corners, extents[0], extents[1], extents[2]});
+    push_sizes(push, {grid.count, extents[0] * extents[1] * extents[2], rank, align_corners, extents[0], extents[1], extents[2]});
     stream().dispatch(*c.packed<SamplingState>().shader, push.bytes(), groups_over(count32(grid.count)));
     grid.store(c, 0);
   }

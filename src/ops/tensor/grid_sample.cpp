@@ -182,28 +182,34 @@ void infer_affine_grid(InferContext& c) {
   c.set_output(0, c.dtype(0), std::move(out));
 }
 
+}  // namespace
+
+AffineGridPlan AffineGridPlan::bind(const BindContext& c) {
+  const Shape& y = c.output_shape(0);
+  AffineGridPlan k{.N = y[0], .rank = y.rank() - 2, .align_corners = c.get_int("align_corners") != 0};
+  check_equal(c.shape(0)[0], k.N, "batches of theta and size");
+  check_equal(c.num_elements(0), k.N * k.rank * (k.rank + 1), "elements of theta");
+  for (int i = 0; i < k.rank; ++i) k.extents[3 - k.rank + i] = y[1 + i];
+  return k;
+}
+
+namespace {
+
 template <typename T>
-struct AffineGrid {
-  int64_t N, out[3];
-  int rank;
-  bool align_corners;
+struct AffineGrid : AffineGridPlan {
   Wide theta, grid;
 
   static AffineGrid bind(BindContext& c) {
-    const Shape& y = c.output_shape(0);
-    AffineGrid k{y[0], {}, y.rank() - 2, c.get_int("align_corners") != 0, {}, {}};
-    check_equal(c.shape(0)[0], k.N, "batches of theta and size");
-    check_equal(c.num_elements(0), k.N * k.rank * (k.rank + 1), "elements of theta");
-    for (int i = 0; i < k.rank; ++i) k.out[i] = y[1 + i];
+    AffineGrid k{AffineGridPlan::bind(c), {}, {}};
     ScratchLayout layout;
     k.theta = reserve_wide<T>(layout, c.num_elements(0));
-    k.grid = reserve_wide<T>(layout, y.num_elements());
+    k.grid = reserve_wide<T>(layout, c.output_shape(0).num_elements());
     c.request_scratch(layout.total());
     return k;
   }
   void run(RunContext& c) const {
     const auto* maps = widen(c, c.in<T>(0), theta);
-    kernels::affine_grid(N, rank, out, align_corners, maps, wide_output(c, c.out<T>(0), grid), c.pool());
+    kernels::affine_grid(N, rank, extents + 3 - rank, align_corners, maps, wide_output(c, c.out<T>(0), grid), c.pool());
     narrow(c, grid, c.out<T>(0));
   }
 };
