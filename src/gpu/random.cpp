@@ -50,24 +50,20 @@ void dispatch_random(const vulkan::Shader& wide, const vulkan::Shader* narrow, c
 }
 
 /// Computes RandomUniform, RandomNormal, RandomUniformLike, RandomNormalLike and Bernoulli.
-struct Random {
+struct Random : ops::RandomRange {
   int64_t count;
   uint64_t key;
-  double offset, scale;
   ConvertedOperand x, y;  // x: the probabilities, for Bernoulli only
 
   static Random bind(BindContext& c) {
-    const std::string& op_type = c.node().op_type;
-    Random k{count32(c.output_shape(0).num_elements()), ops::random_key(c), 0, 1, {}, {}};
+    Random k{{0, 1}, count32(c.output_shape(0).num_elements()), ops::random_key(c), {}, {}};
     ops::ScratchLayout layout;
     const DType given = c.output_dtype(0);
-    if (op_type == "Bernoulli") {
+    if (c.node().op_type == "Bernoulli") {
       k.x = ConvertedOperand::reserve(layout, c.dtype(0), wide_type(c.dtype(0)), k.count);
       k.y = ConvertedOperand::reserve(layout, given, wide_type(c.dtype(0)), k.count);
     } else {
-      const bool is_normal = op_type.starts_with("RandomNormal");
-      k.offset = static_cast<double>(is_normal ? c.get_float("mean", 0) : c.get_float("low", 0));
-      k.scale = is_normal ? static_cast<double>(c.get_float("scale", 1)) : static_cast<double>(c.get_float("high", 1)) - k.offset;
+      static_cast<RandomRange&>(k) = RandomRange::bind(c);
       k.y = ConvertedOperand::reserve(layout, given, wide_type(given), k.count);
     }
     c.request_scratch(layout.total());
@@ -82,16 +78,14 @@ struct Random {
   }
 };
 
-struct Multinomial {
-  int64_t batch, classes, samples;
+struct Multinomial : ops::MultinomialPlan {
   bool is_long;
   uint64_t key;
   ConvertedOperand x;
   int64_t sums;  // offset in scratch memory, in bytes
 
   static Multinomial bind(BindContext& c) {
-    Multinomial k{c.shape(0)[0], c.shape(0)[1], c.output_shape(0)[1], c.output_dtype(0) == DType::int64, ops::random_key(c), {}, 0};
-    if (k.batch > 0 && k.samples > 0 && k.classes == 0) throw Error(ErrorCode::invalid_argument, "there are no classes to draw from");
+    Multinomial k{MultinomialPlan::bind(c), c.output_dtype(0) == DType::int64, ops::random_key(c), {}, 0};
     ops::ScratchLayout layout;
     k.x = ConvertedOperand::reserve(layout, c.dtype(0), wide_type(c.dtype(0)), c.num_elements(0));
     k.sums = layout.take(static_cast<size_t>(c.num_elements(0)) * sizeof(double));

@@ -47,18 +47,12 @@ void infer_multinomial(InferContext& c) {
 }
 
 template <bool kNormal>
-struct Random {
+struct Random : RandomRange {
   int64_t n;
   DType dtype;
   uint64_t key;
-  double offset, scale;
 
-  static Random bind(BindContext& c) {
-    int64_t n = c.output_shape(0).num_elements();
-    if (kNormal) return {n, c.output_dtype(0), random_key(c), c.get_float("mean", 0), c.get_float("scale", 1)};
-    double low = c.get_float("low", 0), high = c.get_float("high", 1);
-    return {n, c.output_dtype(0), random_key(c), low, high - low};
-  }
+  static Random bind(BindContext& c) { return {RandomRange::bind(c), c.output_shape(0).num_elements(), c.output_dtype(0), random_key(c)}; }
   void run(RunContext& c) const {
     RandomStream stream{key, c.run_id};
     visit_dtype<FloatTypes>(dtype, [&]<typename T>() {
@@ -106,14 +100,12 @@ struct Bernoulli {
 };
 
 // Draws classes. The input contains unnormalized log-probabilities.
-struct Multinomial {
-  int64_t batch, classes, samples;
+struct Multinomial : MultinomialPlan {
   DType in_dtype, out_dtype;
   uint64_t key;
 
   static Multinomial bind(BindContext& c) {
-    Multinomial k{c.shape(0)[0], c.shape(0)[1], c.output_shape(0)[1], c.dtype(0), c.output_dtype(0), random_key(c)};
-    if (k.batch > 0 && k.samples > 0 && k.classes == 0) throw Error(ErrorCode::invalid_argument, "there are no classes to draw from");
+    const Multinomial k{MultinomialPlan::bind(c), c.dtype(0), c.output_dtype(0), random_key(c)};
     c.request_scratch(static_cast<size_t>(k.classes) * sizeof(double));
     return k;
   }
