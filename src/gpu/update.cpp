@@ -9,7 +9,6 @@
 #include "core/ranks/overflow_report.h"
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
-#include "ops/checks.h"
 #include "ops/training/optimizers.h"
 #include "treadle/error.h"
 
@@ -64,10 +63,7 @@ struct Update {
       k.whole = updated.n, k.rows = updated.extent, k.width = updated.width;
       k.count = state.of_rows ? updated.rows * updated.width : updated.n;
     } else {
-      if (!(c.shape(0) == c.shape(1)))
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("the state is {}, the value that updates it {}", to_string(c.shape(0)), to_string(c.shape(1))));
-      k.whole = k.count = c.num_elements(0);
+      k.whole = k.count = ops::bind_state_update(c);
     }
     count32(k.whole), count32(k.count);
     k.take_attributes(c, row.kind);
@@ -178,8 +174,7 @@ struct Unscale {
 
   static Unscale bind(BindContext& c) {
     constexpr int64_t kMostGroups = 256, kElementsOfGroup = 4096;
-    for (const int i : {1, 2}) ops::check_equal(c.num_elements(i), 1, "elements of the loss or its scale");
-    const int64_t count = count32(c.num_elements(0));
+    const int64_t count = count32(ops::bind_unscale(c));
     const Unscale k{count, std::clamp<int64_t>(count / kElementsOfGroup, 1, kMostGroups)};
     c.request_scratch(static_cast<size_t>(k.groups) * sizeof(uint32_t));
     return k;

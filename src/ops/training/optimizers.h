@@ -1,4 +1,4 @@
-// The elements that an optimizer node updates. Kernels of all devices use this.
+// The elements that nodes of a training step update, for kernels of every device.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,12 @@ struct UpdatedElements {
   /// @throws Error(invalid_argument) if R or T does not have exactly one element, or if a tensor lacks the dtype and shape of X
   static UpdatedElements bind(const BindContext& c, int num_states);
 };
+
+/// Returns the number of elements of a state that an AccumulateGradient, AverageParameter or Assign updates.
+/// @throws Error(invalid_argument) if the operands are of different shapes
+int64_t bind_state_update(const BindContext& c);
+
+/// Returns the number of elements of an UnscaleGradient. @throws Error(invalid_argument) if scale or loss are not one number
+int64_t bind_unscale(const BindContext& c);
 
 }  // namespace treadle::ops

@@ -12,9 +12,27 @@
 #include "graph/op_def.h"
 #include "ops/list.h"
 #include "ops/training/elements.h"
+#include "ops/training/optimizers.h"
 #include "treadle/error.h"
 
 namespace treadle::ops {
+
+int64_t bind_state_update(const BindContext& c) {
+  const std::vector<Port>& inputs = c.node().op->inputs;
+  if (!(c.shape(0) == c.shape(1)))
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the {} {} and the {} {}", inputs[0].name, to_string(c.shape(0)), inputs[1].name, to_string(c.shape(1))));
+  return c.num_elements(0);
+}
+
+int64_t bind_unscale(const BindContext& c) {
+  for (const int input : {1, 2})
+    if (c.num_elements(input) != 1)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{} is {}; one number is expected", input == 1 ? "scale" : "loss", to_string(c.shape(input))));
+  return c.num_elements(0);
+}
+
 namespace {
 
 constexpr TypeSet kTypes = kUpdated;
@@ -24,11 +42,7 @@ struct AccumulateGradient {
   int64_t n;
   float factor;
 
-  static AccumulateGradient bind(BindContext& c) {
-    if (!(c.shape(0) == c.shape(1)))
-      throw Error(ErrorCode::invalid_argument, fmt::format("the sum {} and the gradient {}", to_string(c.shape(0)), to_string(c.shape(1))));
-    return {c.num_elements(0), c.get_float("factor", 1)};
-  }
+  static AccumulateGradient bind(BindContext& c) { return {bind_state_update(c), c.get_float("factor", 1)}; }
   void run(RunContext& c) const {
     const T *sum = c.in<T>(0), *g = c.in<T>(1), by = factor;
     T* to = c.out<T>(0);
@@ -41,12 +55,7 @@ struct AverageParameter {
   int64_t n;
   float decay;
 
-  static AverageParameter bind(BindContext& c) {
-    if (!(c.shape(0) == c.shape(1)))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the average {} and the parameter {}", to_string(c.shape(0)), to_string(c.shape(1))));
-    return {c.num_elements(0), c.get_float("decay", 0)};
-  }
+  static AverageParameter bind(BindContext& c) { return {bind_state_update(c), c.get_float("decay", 0)}; }
   void run(RunContext& c) const {
     const T *average = c.in<T>(0), *x = c.in<T>(1), part = T{1} - static_cast<T>(decay);
     T* to = c.out<T>(0);
@@ -59,12 +68,7 @@ template <typename T>
 struct Assign {
   int64_t n;
 
-  static Assign bind(BindContext& c) {
-    if (!(c.shape(0) == c.shape(1)))
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the state {} and its new value {}", to_string(c.shape(0)), to_string(c.shape(1))));
-    return {c.num_elements(0)};
-  }
+  static Assign bind(BindContext& c) { return {bind_state_update(c)}; }
   void run(RunContext& c) const {
     const T* value = c.in<T>(1);
     T* to = c.out<T>(0);
@@ -84,13 +88,7 @@ struct UnscaleGradient {
   int64_t n;
 
   static std::unique_ptr<PackedState> create(const CreateContext& c) { return std::make_unique<ReportState>(c); }
-  static UnscaleGradient bind(BindContext& c) {
-    for (int input : {1, 2})
-      if (c.num_elements(input) != 1)
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("{} is {}; one number is expected", input == 1 ? "scale" : "loss", to_string(c.shape(input))));
-    return {c.num_elements(0)};
-  }
+  static UnscaleGradient bind(BindContext& c) { return {bind_unscale(c)}; }
   void run(RunContext& c) const {
     constexpr uint32_t kExponent = 0x7F800000U;  // exponent bits; all are set if a number is infinite or NaN
     const float scale = *c.in<float>(1), inverse = 1 / scale;
