@@ -1,7 +1,6 @@
 // Computes BlockedMatMul: matrix products whose weights of 4 or 8 bits are expanded to floats where the shader reads them.
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
-#include "ops/checks.h"
 #include "ops/treadle/blocked_matmul.h"
 
 namespace treadle::gpu {
@@ -19,11 +18,9 @@ struct BlockedProduct {
   bool has_zeros;
 
   static BlockedProduct bind(BindContext& c) {
-    const Shape& a = c.shape(ops::kActivations);
     const auto geometry = ops::BlockedGeometry::of(c.node().attributes, c.shape(ops::kCodes), c.dtype(ops::kCodes));
-    const BlockedProduct k{geometry.shape, a.product(0, a.rank() - 1), c.has_input(ops::kZeros)};
-    ops::check_equal(a.back(), k.shape.K, "columns of A and rows of the weights");
-    count32(a.num_elements()), count32(c.num_elements(ops::kCodes)), count32(c.output_shape(0).num_elements());
+    const BlockedProduct k{geometry.shape, geometry.rows_of(c.shape(ops::kActivations)), c.has_input(ops::kZeros)};
+    count32(c.num_elements(ops::kActivations)), count32(c.num_elements(ops::kCodes)), count32(c.output_shape(0).num_elements());
     return k;
   }
   void run(RunContext& c) const {

@@ -13,7 +13,6 @@
 #include "graph/op_def.h"
 #include "kernels/gemm/gemm_blocked.h"
 #include "kernels/gemm/gemm_blocked_bytes.h"
-#include "ops/checks.h"
 #include "ops/treadle/domain.h"
 #include "ops/treadle/on_devices.h"
 #include "ops/widen.h"
@@ -83,10 +82,8 @@ struct BlockedMatMul {
     return state;
   }
   static BlockedMatMul bind(BindContext& c) {
-    BlockedMatMul k{BlockedGeometry::of(c.node().attributes, c.shape(kCodes), c.dtype(kCodes)).shape, 0, false};
-    const Shape& a = c.shape(kActivations);
-    k.M = a.product(0, a.rank() - 1);
-    check_equal(a.back(), k.shape.K, "columns of A and rows of the weights");
+    const auto geometry = BlockedGeometry::of(c.node().attributes, c.shape(kCodes), c.dtype(kCodes));
+    BlockedMatMul k{geometry.shape, geometry.rows_of(c.shape(kActivations)), false};
     k.shape.has_zeros = !c.packed<PackedBlockedState>().zeros.empty();
     k.bytes = c.node().attributes.get_int("int8_activations", 0) != 0 && kernels::takes_blocked_bytes(k.shape);
     c.request_scratch(k.bytes ? kernels::gemm_blocked_bytes_scratch(k.M, k.shape) : kernels::gemm_blocked_scratch(k.M, k.shape));

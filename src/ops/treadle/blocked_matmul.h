@@ -5,6 +5,7 @@
 
 #include "graph/attributes.h"
 #include "kernels/gemm/gemm_blocked.h"
+#include "ops/checks.h"
 #include "treadle/dtype.h"
 #include "treadle/shape.h"
 
@@ -25,6 +26,11 @@ struct BlockedGeometry {
     g.shape.block_size = block > 0 ? block : (std::max<int64_t>(1, g.shape.K) + 7) / 8 * 8;
     g.shape.bits = static_cast<int>(bits_of(dtype));
     return g;
+  }
+  /// Returns the number of rows of A. @throws Error(invalid_argument) if A has other columns than the weights have rows
+  int64_t rows_of(const Shape& a) const {
+    check_equal(a.back(), shape.K, "columns of A and rows of the weights");
+    return a.product(0, a.rank() - 1);
   }
 };
 
