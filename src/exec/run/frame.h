@@ -33,13 +33,9 @@ class Frame final : public Run {
   explicit Frame(FramePool& frames);
   ~Frame() override;
 
-  void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
-             std::span<const OutputMemory> memory) override {
-    start(feeds, bound, control, memory, {});
-  }
-  /// @param parent_values  for a body: values of the symbols in the surrounding run
+  using Run::start;
   void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const OutputMemory> memory,
-             std::span<const int64_t> parent_values);
+             std::span<const int64_t> parent_values) override;
   void set_cache(std::shared_ptr<ValueCache> cache) override { nodes_.set_cache(std::move(cache)); }
 
   void set_recorder(const RunControl& of) override { control_.recording = of.recording; }

@@ -31,9 +31,13 @@ class Run {
   /// declaration determine its extents.
   /// @param bound   empty, or one per output: memory in which the caller wants the output; undefined: any.
   /// @param memory  empty, or one per output: the kind of memory that the caller wants for it.
+  /// @param parent_values  for a body: values of the symbols in the surrounding run
   /// @throws Error naming the feed, its type and the expected type
   virtual void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control,
-                     std::span<const OutputMemory> memory) = 0;
+                     std::span<const OutputMemory> memory, std::span<const int64_t> parent_values) = 0;
+  void start(std::span<const Datum> feeds, std::span<const Datum> bound, const RunControl& control, std::span<const OutputMemory> memory) {
+    start(feeds, bound, control, memory, {});
+  }
   /// Sets the cache of outputs. Called before the first step. Null: no cache.
   virtual void set_cache(std::shared_ptr<ValueCache> cache) = 0;
 
