@@ -27,22 +27,12 @@ DynamicWeights add_dynamic_weights(Plan& plan, const onnx::NodeDef& node) {
 
 void quantize_dynamic(Plan& plan) {
   Editor& editor = plan.editor;
-  std::map<size_t, size_t> taken;
-  for (const Candidate& candidate : plan.candidates) taken[candidate.node] = candidate.report;
   std::map<std::string, DynamicWeights> weights;
   struct Activation {
     std::string codes, scale, zero;
   };
   std::map<std::string, Activation> activations;  // codes of the values that products read, by name; shared by several products
-  std::vector<onnx::NodeDef> nodes = std::move(editor.model.graph.nodes), result;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    onnx::NodeDef& node = nodes[i];
-    auto found = taken.find(i);
-    if (found == taken.end()) {
-      result.push_back(std::move(node));
-      continue;
-    }
-    QuantizedNode& entry = plan.report.nodes[found->second];
+  replace_nodes(plan, [&](const onnx::NodeDef& node, QuantizedNode& entry, std::vector<onnx::NodeDef>& result) {
     auto [w, is_new] = weights.try_emplace(weights_key(node));
     if (is_new) w->second = add_dynamic_weights(plan, node);
     entry.weight_sqnr_db = w->second.sqnr_db;
@@ -62,9 +52,7 @@ void quantize_dynamic(Plan& plan) {
     result.push_back(make_node("Mul", {x.scale, w->second.scales}, {scales}, editor.unique(entry.name + "_scales_mul")));
     result.push_back(make_node("Mul", {floats, scales}, {product}, editor.unique(entry.name + "_output_scale_mul")));
     add_gemm_bias(editor, node, product, result);
-    plan.compared[found->second] = {node.outputs[0], node.outputs[0]};
-  }
-  editor.model.graph.nodes = std::move(result);
+  });
   editor.require_opset("", 11);
 }
 

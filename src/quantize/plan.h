@@ -1,6 +1,7 @@
 // The data that all quantization modes share: the model that is being edited, and the nodes that are selected.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -32,6 +33,10 @@ struct Plan {
 /// Adds every node that the mode can quantize to the report. Those nodes that the options select become candidates of the plan.
 void select_nodes(Plan& plan);
 
+/// Replaces the plan's nodes, whose outputs are compared afterwards, and copies the others.
+/// @param replace  called for each of the plan's nodes, with its entry in the report, to append nodes to `out`
+void replace_nodes(Plan& plan,
+                   const std::function<void(const onnx::NodeDef& node, QuantizedNode& entry, std::vector<onnx::NodeDef>& out)>& replace);
 /// Returns the weights of a MatMul or Gemm, multiplied by Gemm's alpha, as [K, N] or, if `outputs_first`, as [N, K].
 Tensor product_weights(const Editor& editor, const onnx::NodeDef& node, bool outputs_first);
 /// Returns a key for a node's weights. Nodes with equal keys have equal weights, which are quantized once.

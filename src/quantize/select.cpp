@@ -84,6 +84,24 @@ void select_nodes(Plan& plan) {
   plan.candidates = std::move(kept);
 }
 
+void replace_nodes(Plan& plan,
+                   const std::function<void(const onnx::NodeDef& node, QuantizedNode& entry, std::vector<onnx::NodeDef>& out)>& replace) {
+  std::map<size_t, size_t> taken;
+  for (const Candidate& candidate : plan.candidates) taken[candidate.node] = candidate.report;
+  std::vector<onnx::NodeDef>& graph = plan.editor.model.graph.nodes;
+  std::vector<onnx::NodeDef> nodes = std::move(graph), result;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto found = taken.find(i);
+    if (found == taken.end()) {
+      result.push_back(std::move(nodes[i]));
+      continue;
+    }
+    replace(nodes[i], plan.report.nodes[found->second], result);
+    plan.compared[found->second] = {nodes[i].outputs[0], nodes[i].outputs[0]};
+  }
+  graph = std::move(result);
+}
+
 Tensor product_weights(const Editor& editor, const onnx::NodeDef& node, bool outputs_first) {
   const Tensor weights = editor.constant(node.inputs[1])->contiguous();
   const bool is_gemm = node.op_type == "Gemm", stored_outputs_first = is_gemm && int_attribute(node, "transB", 0) != 0;

@@ -67,18 +67,8 @@ StoredBlocks add_blocks(Plan& plan, const onnx::NodeDef& node) {
 void quantize_weights(Plan& plan) {
   Editor& editor = plan.editor;
   const QuantizeOptions& o = plan.options;
-  std::map<size_t, size_t> taken;
-  for (const Candidate& candidate : plan.candidates) taken[candidate.node] = candidate.report;
   std::map<std::string, StoredBlocks> weights;
-  std::vector<onnx::NodeDef> nodes = std::move(editor.model.graph.nodes), result;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    onnx::NodeDef& node = nodes[i];
-    auto found = taken.find(i);
-    if (found == taken.end()) {
-      result.push_back(std::move(node));
-      continue;
-    }
-    QuantizedNode& entry = plan.report.nodes[found->second];
+  replace_nodes(plan, [&](const onnx::NodeDef& node, QuantizedNode& entry, std::vector<onnx::NodeDef>& result) {
     auto [at, is_new] = weights.try_emplace(weights_key(node));
     if (is_new) at->second = add_blocks(plan, node);
     const StoredBlocks& w = at->second;
@@ -101,9 +91,7 @@ void quantize_weights(Plan& plan) {
       result.push_back(make_node("MatMul", {node.inputs[0], dequantized}, {product}, node.name));
     }
     add_gemm_bias(editor, node, product, result);
-    plan.compared[found->second] = {node.outputs[0], node.outputs[0]};
-  }
-  editor.model.graph.nodes = std::move(result);
+  });
   if (o.format == WeightFormat::matmul_nbits)
     editor.require_opset("com.microsoft", 1);
   else
