@@ -91,21 +91,27 @@ ConvertAll direct_conversion(DType from, DType to) {
 
 using ByteTypes = concat_t<concat_t<NumericTypes, Float8Types>, TypeList<bool>>;
 
+/// Calls visit(T{}) for the packed type of a dtype. @return false if elements are not packed
+template <typename Visit>
+bool visit_packed(DType dtype, Visit&& visit) {
+  switch (dtype) {
+    case DType::int4: return visit(Int4{}), true;
+    case DType::uint4: return visit(UInt4{}), true;
+    case DType::int2: return visit(Int2{}), true;
+    case DType::uint2: return visit(UInt2{}), true;
+    case DType::float4e2m1: return visit(PackedFloat4E2M1{}), true;
+    case DType::float6e2m3: return visit(PackedFloat6E2M3{}), true;
+    case DType::float6e3m2: return visit(PackedFloat6E3M2{}), true;
+    default: return false;
+  }
+}
+
 template <typename Wide>
 void load(DType dtype, const void* in, int64_t first, Wide* out, int64_t n) {
   auto packed = [&]<typename P>(P) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Wide>(P::get_packed(in, first + i));
   };
-  switch (dtype) {
-    case DType::int4: return packed(Int4{});
-    case DType::uint4: return packed(UInt4{});
-    case DType::int2: return packed(Int2{});
-    case DType::uint2: return packed(UInt2{});
-    case DType::float4e2m1: return packed(PackedFloat4E2M1{});
-    case DType::float6e2m3: return packed(PackedFloat6E2M3{});
-    case DType::float6e3m2: return packed(PackedFloat6E3M2{});
-    default: break;
-  }
+  if (visit_packed(dtype, packed)) return;
   visit_dtype<ByteTypes>(dtype, [&]<typename T>() {
     const T* from = static_cast<const T*>(in) + first;
     for (int64_t i = 0; i < n; ++i) out[i] = convert<Wide>(from[i]);
@@ -132,16 +138,7 @@ void store(DType dtype, const Wide* in, void* out, int64_t first, int64_t n, Nar
         P::set_packed(out, first + i, static_cast<typename P::value_type>(convert<int64_t>(in[i])));
     }
   };
-  switch (dtype) {
-    case DType::int4: return packed(Int4{});
-    case DType::uint4: return packed(UInt4{});
-    case DType::int2: return packed(Int2{});
-    case DType::uint2: return packed(UInt2{});
-    case DType::float4e2m1: return packed(PackedFloat4E2M1{});
-    case DType::float6e2m3: return packed(PackedFloat6E2M3{});
-    case DType::float6e3m2: return packed(PackedFloat6E3M2{});
-    default: break;
-  }
+  if (visit_packed(dtype, packed)) return;
   visit_dtype<ByteTypes>(dtype, [&]<typename T>() {
     T* to = static_cast<T*>(out) + first;
     for (int64_t i = 0; i < n; ++i) {
