@@ -6,6 +6,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/gemm/tile-inl.h"
+#include "kernels/gemm/tile_functions.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace treadle::kernels::HWY_NAMESPACE {
@@ -27,15 +28,7 @@ void finish_any(const float* sums, const TileJob<float>& to) {
 
 void finish_sums_f32(const float* sums, const TileJob<float>& to) { finish_any(sums, to); }
 
-void tile_rows_f32(const TileJob<float>& job) { rows_any(job); }
-PanelShape panel_shape_f32() { return panel_shape_here<float>(); }
-void dot_rows_f32(const float* A, int64_t a_row, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t M, int64_t n_begin,
-                  int64_t n_end, int64_t K) {
-  dot_rows(A, a_row, B, ldb, C, ldc, M, n_begin, n_end, K);
-}
-void row_product_f32(const float* A, int64_t a_col, const float* B, int64_t ldb, float* C, int64_t N, int64_t K) {
-  row_product(A, a_col, B, ldb, C, N, K);
-}
+TREADLE_TILES_OF_TARGET(float, f32)
 
 }  // namespace treadle::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -43,30 +36,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace treadle::kernels {
 
-HWY_EXPORT(tile_rows_f32);
-HWY_EXPORT(panel_shape_f32);
+TREADLE_TILES(float, f32)
 HWY_EXPORT(finish_sums_f32);
-HWY_EXPORT(dot_rows_f32);
-HWY_EXPORT(row_product_f32);
-
-template <>
-PanelShape panel_shape<float>() {
-  return HWY_DYNAMIC_DISPATCH(panel_shape_f32)();
-}
-template <>
-void gemm_tile_rows(const TileJob<float>& job) {
-  HWY_DYNAMIC_DISPATCH(tile_rows_f32)(job);
-}
 void finish_sums(const float* sums, const TileJob<float>& to) { HWY_DYNAMIC_DISPATCH(finish_sums_f32)(sums, to); }
-template <>
-void gemm_dot_rows(const float* A, int64_t a_row, const float* B, int64_t ldb, float* C, int64_t ldc, int64_t M, int64_t n_begin,
-                   int64_t n_end, int64_t K) {
-  HWY_DYNAMIC_DISPATCH(dot_rows_f32)(A, a_row, B, ldb, C, ldc, M, n_begin, n_end, K);
-}
-template <>
-void gemm_row_product(const float* A, int64_t a_col, const float* B, int64_t ldb, float* C, int64_t N, int64_t K) {
-  HWY_DYNAMIC_DISPATCH(row_product_f32)(A, a_col, B, ldb, C, N, K);
-}
 
 }  // namespace treadle::kernels
 #endif
