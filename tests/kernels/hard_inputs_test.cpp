@@ -198,16 +198,6 @@ Outcome int8_weights_product(Inputs& in) {
 
 // ---- convolutions ----
 
-template <typename T>
-std::vector<T> channels_last(const std::vector<T>& x, int64_t channels, int64_t pixels) {
-  std::vector<T> y(x.size());
-  for (int64_t i = 0; i < static_cast<int64_t>(x.size()); ++i) {
-    const int64_t n = i / (channels * pixels), c = i / pixels % channels, at = i % pixels;
-    y[static_cast<size_t>((n * pixels + at) * channels + c)] = x[static_cast<size_t>(i)];
-  }
-  return y;
-}
-
 /// The arrays of a convolution with a bias, whose channels are outermost.
 struct ConvRun {
   ConvParams p;
@@ -255,13 +245,13 @@ Outcome conv_of(Inputs& in, const ConvParams& p) {
 
 Outcome nhwc_of(Inputs& in, const ConvParams& p, NhwcMethod method) {
   const ConvRun run(in, p);
-  const Guarded<float> x(channels_last(run.x.values(), p.C, p.window.in_size()));
+  const Guarded<float> x(test::channels_last(run.x.values(), p.N, p.C));
   const auto& y = in.output(p.N * p.M * p.window.out_size());
   auto* packed = in.aligned(nhwc_packed_size(p, method) * 4);
   nhwc_pack(p, method, run.weights.data(), packed);
   nhwc_conv(p, method, x.data(), run.weights.data(), packed, y.data(), {.bias = run.bias.data()},
             in.aligned<void>(static_cast<int64_t>(nhwc_scratch_bytes(p, method, 1))), 1, nullptr);
-  return {y.values(), channels_last(run.expected(), p.M, p.window.out_size())};
+  return {y.values(), test::channels_last(run.expected(), p.N, p.M)};
 }
 
 Outcome nhwc_bf16_of(Inputs& in, const ConvParams& p) {
@@ -269,13 +259,13 @@ Outcome nhwc_bf16_of(Inputs& in, const ConvParams& p) {
   // These numbers are exact in bfloat16.
   for (size_t i = 0; i < run.weights.size(); ++i) run.weights[i] = std::round(run.weights[i] * 64) / 64;
   for (size_t i = 0; i < run.x.size(); ++i) run.x[i] = test::nearest_bf16(run.x[i]);
-  const Guarded<float> x(channels_last(run.x.values(), p.C, p.window.in_size()));
+  const Guarded<float> x(test::channels_last(run.x.values(), p.N, p.C));
   const auto& y = in.output(p.N * p.M * p.window.out_size());
   auto* packed = in.aligned<uint32_t>(nhwc_bf16_packed_size(p, Bf16Form::one) * 4);
   nhwc_bf16_pack(p, Bf16Form::one, run.weights.data(), packed);
   nhwc_bf16_conv(p, Bf16Form::one, x.data(), packed, y.data(), {.bias = run.bias.data()},
                  in.aligned<void>(static_cast<int64_t>(nhwc_bf16_scratch_bytes(p, Bf16Form::one))), nullptr);
-  return {y.values(), channels_last(run.expected(), p.M, p.window.out_size())};
+  return {y.values(), test::channels_last(run.expected(), p.N, p.M)};
 }
 
 Outcome conv_transpose_of(Inputs& in) {
@@ -330,7 +320,7 @@ Outcome conv_depthwise_of(Inputs& in) {
   first.window = in.random.coin() ? make_window(extent, extent, one, {}, {}, {}) : test::random_window_over(in.random, extent);
   second.window = test::random_window_over(in.random, std::span(first.window.out).subspan(1));
   const ConvRun run(in, first);
-  const Guarded<float> x(channels_last(run.x.values(), first.C, first.window.in_size()));
+  const Guarded<float> x(test::channels_last(run.x.values(), first.N, first.C));
   const auto& depthwise = in.weights(second.M * second.window.kernel_size());
   const auto& y = in.output(second.N * second.M * second.window.out_size());
   auto *packed = in.aligned(nhwc_packed_size(first, NhwcMethod::direct) * 4),
@@ -341,7 +331,7 @@ Outcome conv_depthwise_of(Inputs& in) {
   conv_depthwise(params, x.data(), {packed, {.bias = run.bias.data()}}, {packed_depthwise, {}}, y.data(),
                  in.aligned<void>(static_cast<int64_t>(conv_depthwise_scratch_bytes(params))), nullptr);
   const std::vector<double> between = run.expected(), taps = doubles(depthwise);
-  return {y.values(), channels_last(test::reference_conv<double, double>(second, between, taps), second.M, second.window.out_size())};
+  return {y.values(), test::channels_last(test::reference_conv<double, double>(second, between, taps), second.N, second.M)};
 }
 
 // ---- pools ----
@@ -372,9 +362,9 @@ Outcome pool_of(Inputs& in) {
   const auto& y = in.output(N * C * w.out_size());
   std::vector<double> expected = reference_pool<kMax>(w, N * C, x);
   if constexpr (kNhwc) {
-    const Guarded<float> inner(channels_last(x.values(), C, w.in_size()));
+    const Guarded<float> inner(test::channels_last(x.values(), N, C));
     pool_nhwc(kMax ? NhwcPool::max : NhwcPool::average, w, N, C, false, {C, C}, inner.data(), y.data(), nullptr);
-    expected = channels_last(expected, C, w.out_size());
+    expected = test::channels_last(expected, N, C);
   } else if (kMax) {
     max_pool(w, N * C, x.data(), y.data(), nullptr, false, nullptr);
   } else {

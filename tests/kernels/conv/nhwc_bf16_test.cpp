@@ -13,15 +13,6 @@ namespace {
 
 using test::Random;
 
-std::vector<double> to_channels_last(const std::vector<double>& x, int64_t channels, int64_t pixels) {
-  std::vector<double> y(x.size());
-  for (size_t i = 0; i < x.size(); ++i) {
-    const auto at = static_cast<int64_t>(i), n = at / (channels * pixels), c = at / pixels % channels, pixel = at % pixels;
-    y[(n * pixels + pixel) * channels + c] = x[i];
-  }
-  return y;
-}
-
 /// Compares products by the processor's instructions and emulated ones, with 1 and 3 threads, with the definition in double. The definition
 /// uses the rounded operands.
 void check(const ConvParams& p, Bf16Form form, Random& random, Unary activation) {
@@ -32,19 +23,12 @@ void check(const ConvParams& p, Bf16Form form, Random& random, Unary activation)
   e.activation = activation, e.a = -0.5F, e.b = 0.75F;
   if (random.coin()) e.bias = bias.data();
   if (random.coin()) e.residual = residual.data();
-  auto expected = to_channels_last(test::reference_conv<float, double>(p, test::as_read(x, form), test::as_read(weights, form)), p.M,
-                                   p.window.out_size());
+  auto expected =
+      test::channels_last(test::reference_conv<float, double>(p, test::as_read(x, form), test::as_read(weights, form)), p.N, p.M);
   double largest = 1;
   for (double v : expected) largest = std::max(largest, std::abs(v));
-  for (int64_t i = 0; i < y_size; ++i) {
-    double& v = expected[i];
-    if (e.bias) v += bias[i % p.M];
-    if (e.residual) v += residual[i];
-    if (activation == Unary::clip) v = std::min(std::max(v, -0.5), 0.75);
-    if (activation == Unary::sigmoid) v = 1 / (1 + std::exp(-v));
-  }
-  const auto wide = to_channels_last(std::vector<double>(x.begin(), x.end()), p.C, p.window.in_size());
-  const std::vector<float> inner(wide.begin(), wide.end());
+  test::apply_epilogue(e, p.M, expected);
+  const std::vector<float> inner = test::channels_last(x, p.N, p.C);
   std::vector<uint32_t> packed(static_cast<size_t>(nhwc_bf16_packed_size(p, form)));
   nhwc_bf16_pack(p, form, weights.data(), packed.data());
   for (bool emulated : {false, true}) {

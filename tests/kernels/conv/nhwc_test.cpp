@@ -14,18 +14,8 @@
 namespace treadle::kernels {
 namespace {
 
+using test::channels_last;
 using test::Random;
-
-template <typename T>
-std::vector<T> channels_last(const std::vector<T>& x, int64_t planes, int64_t channels) {
-  std::vector<T> y(x.size());
-  const int64_t pixels = channels * planes == 0 ? 0 : static_cast<int64_t>(x.size()) / planes / channels;
-  for (int64_t i = 0; i < static_cast<int64_t>(x.size()); ++i) {
-    const int64_t n = i / (channels * pixels), c = i / pixels % channels, at = i % pixels;
-    y[(n * pixels + at) * channels + c] = x[i];
-  }
-  return y;
-}
 
 constexpr float kUntouched = 77;
 
@@ -62,13 +52,7 @@ void check(const ConvParams& p, NhwcMethod method, Random& random, Unary activat
   auto expected = channels_last(test::reference_conv<float, double>(p, x, weights), p.N, p.M);
   double largest = 1;
   for (double v : expected) largest = std::max(largest, std::abs(v));
-  for (int64_t i = 0; i < y_size; ++i) {
-    double& v = expected[i];
-    if (e.bias) v += bias[i % p.M];
-    if (e.residual) v += residual[i];
-    if (activation == Unary::clip) v = std::min(std::max(v, -0.5), 0.75);
-    if (activation == Unary::sigmoid) v = 1 / (1 + std::exp(-v));
-  }
+  test::apply_epilogue(e, p.M, expected);
   const auto inner = channels_last(x, p.N, p.C);
   std::vector<float> packed(nhwc_packed_size(p, method)), first;
   nhwc_pack(p, method, weights.data(), packed.data());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -43,6 +44,28 @@ inline kernels::Window random_window_over(Random& random, std::span<const int64_
     out.push_back(kernels::pool_out_extent(in[i], kernel[i], stride[i], dilation[i], pads[i], pads[2 + i], false));
   }
   return kernels::make_window(in, out, kernel, stride, pads, dilation);
+}
+
+/// Converts [planes][channels][pixels] to channels last.
+template <typename T>
+std::vector<T> channels_last(const std::vector<T>& x, int64_t planes, int64_t channels) {
+  std::vector<T> y(x.size());
+  const int64_t pixels = channels * planes == 0 ? 0 : static_cast<int64_t>(x.size()) / planes / channels;
+  for (int64_t i = 0; i < static_cast<int64_t>(x.size()); ++i) {
+    const int64_t n = i / (channels * pixels), c = i / pixels % channels, at = i % pixels;
+    y[(n * pixels + at) * channels + c] = x[i];
+  }
+  return y;
+}
+
+/// Applies an epilogue that clips, has the sigmoid or no activation to sums with channels last.
+inline void apply_epilogue(const kernels::ConvEpilogue& e, int64_t channels, std::vector<double>& y) {
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (e.bias) y[i] += double{e.bias[i % static_cast<size_t>(channels)]};
+    if (e.residual) y[i] += double{e.residual[i]};
+    if (e.activation == kernels::Unary::clip) y[i] = std::clamp(y[i], double{e.a}, double{e.b});
+    if (e.activation == kernels::Unary::sigmoid) y[i] = 1 / (1 + std::exp(-y[i]));
+  }
 }
 
 /// Calls fn(output index, tap number, input index or -1) for every output and tap.

@@ -11,6 +11,7 @@
 namespace treadle::kernels {
 namespace {
 
+using test::channels_last;
 using test::Random;
 
 ConvParams params_3x3(int64_t N, int64_t C, int64_t M, int64_t high, int64_t wide, int64_t top, int64_t left, int64_t bottom,
@@ -20,18 +21,6 @@ ConvParams params_3x3(int64_t N, int64_t C, int64_t M, int64_t high, int64_t wid
                 pads[] = {top, left, bottom, right};
   p.window = make_window(in, out, three, {}, pads, {});
   return p;
-}
-
-/// Converts [planes][channels][pixels] to channels last.
-template <typename T>
-std::vector<T> channels_last(const std::vector<T>& x, int64_t planes, int64_t channels) {
-  std::vector<T> y(x.size());
-  const int64_t pixels = channels * planes == 0 ? 0 : static_cast<int64_t>(x.size()) / planes / channels;
-  for (int64_t i = 0; i < static_cast<int64_t>(x.size()); ++i) {
-    const int64_t n = i / (channels * pixels), c = i / pixels % channels, at = i % pixels;
-    y[(n * pixels + at) * channels + c] = x[i];
-  }
-  return y;
 }
 
 struct Packed {
