@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/kernels/gemm/blocked_weights.h"
+
 namespace treadle::kernels {
 namespace {
 
@@ -16,30 +18,14 @@ TEST(GemmBlockedBytes, IsTheProductWithActivationsRoundedBlockByBlock) {
   std::mt19937 generator(9);
   std::normal_distribution<float> normal;
   for (int round = 0; round < 80; ++round) {
-    BlockedShape s;
-    s.bits = round % 2 ? 8 : 4;
-    s.K = 1 + generator() % 150, s.N = 1 + generator() % 150, s.block_size = int64_t{8} << (generator() % 5);
-    s.has_zeros = generator() % 2;
+    const BlockedShape s = test::random_blocked_shape(generator, round % 2 ? 8 : 4);
     if (!takes_blocked_bytes(s)) GTEST_SKIP() << "this machine has no fast products of bytes";
     const int64_t M = 1 + generator() % (round % 3 ? 20 : 110), blocks = s.blocks();
-    const int half = 1 << (s.bits - 1);
-    std::vector<uint32_t> words(blocked_code_words(s));
-    std::vector<float> scales(blocked_scale_count(s)), zeros(scales.size()), a(static_cast<size_t>(M * s.K)),
-        y(static_cast<size_t>(M * s.N));
-    std::vector<double> weights(static_cast<size_t>(s.K * s.N)), rounded(a.size());
+    const test::BlockedWeights weights(s, generator);
+    std::vector<float> a(static_cast<size_t>(M * s.K)), y(static_cast<size_t>(M * s.N));
+    std::vector<double> rounded(a.size());
     for (float& x : a) x = normal(generator);
     std::fill_n(a.begin(), std::min(s.K, s.block_size), 0.0F);  // the first block consists of zeros
-    for (int64_t n = 0; n < s.N; ++n)
-      for (int64_t b = 0; b < blocks; ++b) {
-        const auto at = static_cast<size_t>(blocked_scale_place(s, b, n));
-        scales[at] = 0.01F * normal(generator);
-        zeros[at] = s.has_zeros ? static_cast<float>(static_cast<int>(generator() % (2 * half)) - half) : 0.0F;
-        for (int64_t k = b * s.block_size; k < std::min(s.K, (b + 1) * s.block_size); ++k) {
-          const int code = static_cast<int>(generator() % (2 * half)) - half;
-          pack_blocked_code(s, k, n, code, words.data());
-          weights[static_cast<size_t>(k * s.N + n)] = (code - double{zeros[at]}) * scales[at];
-        }
-      }
     for (int64_t m = 0; m < M; ++m)
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t first = m * s.K + b * s.block_size, end = m * s.K + std::min(s.K, (b + 1) * s.block_size);
@@ -51,17 +37,9 @@ TEST(GemmBlockedBytes, IsTheProductWithActivationsRoundedBlockByBlock) {
       }
     ThreadPool pool(2);
     std::vector<std::byte> scratch(gemm_blocked_bytes_scratch(M, s) + 64);
-    const PackedBlocked B{s, words.data(), scales.data(), s.has_zeros ? zeros.data() : nullptr};
+    const PackedBlocked B = weights.packed();
     gemm_blocked_bytes(M, a.data(), B, y.data(), scratch.data(), &pool);
-    for (int64_t m = 0; m < M; ++m)
-      for (int64_t n = 0; n < s.N; ++n) {
-        double sum = 0, magnitude = 0;
-        for (int64_t k = 0; k < s.K; ++k) {
-          const double term = rounded[static_cast<size_t>(m * s.K + k)] * weights[static_cast<size_t>(k * s.N + n)];
-          sum += term, magnitude += std::fabs(term);
-        }
-        ASSERT_NEAR(y[static_cast<size_t>(m * s.N + n)], sum, 1e-5 * magnitude + 1e-6) << M << " " << s.K << " " << s.N << " " << s.bits;
-      }
+    weights.expect_product(M, rounded, y);
     std::vector<float> alone(y.size());
     gemm_blocked_bytes(M, a.data(), B, alone.data(), scratch.data(), nullptr);
     ASSERT_EQ(alone, y) << "the same bits for any number of threads";

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/kernels/gemm/blocked_weights.h"
+
 namespace treadle::kernels {
 namespace {
 
@@ -31,43 +33,16 @@ TEST_P(GemmBlockedSets, IsTheProductWithTheWeightsThatTheCodesStandFor) {
   std::mt19937 generator(7);
   std::normal_distribution<float> normal;
   for (int round = 0; round < 80; ++round) {
-    BlockedShape s;
-    s.bits = round % 2 ? 8 : 4;
-    s.K = 1 + generator() % 150, s.N = 1 + generator() % 150, s.block_size = int64_t{8} << (generator() % 5);
-    s.has_zeros = generator() % 2;
-    const int64_t M = 1 + generator() % (round % 3 ? 20 : 110), blocks = s.blocks();
-    std::vector<uint32_t> words(blocked_code_words(s));
-    std::vector<float> scales(blocked_scale_count(s)), zeros(scales.size()), a(static_cast<size_t>(M * s.K)),
-        y(static_cast<size_t>(M * s.N));
-    std::vector<double> weights(static_cast<size_t>(s.K * s.N));
+    const BlockedShape s = test::random_blocked_shape(generator, round % 2 ? 8 : 4);
+    const int64_t M = 1 + generator() % (round % 3 ? 20 : 110);
+    const test::BlockedWeights weights(s, generator);
+    std::vector<float> a(static_cast<size_t>(M * s.K)), y(static_cast<size_t>(M * s.N));
     for (float& x : a) x = normal(generator);
-    const int half = 1 << (s.bits - 1);
-    for (int64_t n = 0; n < s.N; ++n) {
-      for (int64_t b = 0; b < blocks; ++b) {
-        const auto at = static_cast<size_t>(blocked_scale_place(s, b, n));
-        scales[at] = 0.01F * normal(generator);
-        zeros[at] = s.has_zeros ? static_cast<float>(static_cast<int>(generator() % (2 * half)) - half) : 0.0F;
-        for (int64_t k = b * s.block_size; k < std::min(s.K, (b + 1) * s.block_size); ++k) {
-          const int code = static_cast<int>(generator() % (2 * half)) - half;
-          pack_blocked_code(s, k, n, code, words.data());
-          weights[static_cast<size_t>(k * s.N + n)] = (code - double{zeros[at]}) * scales[at];
-        }
-      }
-    }
     ThreadPool pool(2);
     std::vector<std::byte> scratch(gemm_blocked_scratch(M, s) + 64);
-    const PackedBlocked B{s, words.data(), scales.data(), s.has_zeros ? zeros.data() : nullptr};
+    const PackedBlocked B = weights.packed();
     gemm_blocked(M, a.data(), B, y.data(), scratch.data(), &pool);
-    for (int64_t m = 0; m < M; ++m) {
-      for (int64_t n = 0; n < s.N; ++n) {
-        double sum = 0, magnitude = 0;
-        for (int64_t k = 0; k < s.K; ++k) {
-          const double term = a[static_cast<size_t>(m * s.K + k)] * weights[static_cast<size_t>(k * s.N + n)];
-          sum += term, magnitude += std::fabs(term);
-        }
-        ASSERT_NEAR(y[static_cast<size_t>(m * s.N + n)], sum, 1e-5 * magnitude + 1e-6) << M << " " << s.K << " " << s.N << " " << s.bits;
-      }
-    }
+    weights.expect_product(M, a, y);
     std::vector<float> alone(y.size());
     gemm_blocked(M, a.data(), B, alone.data(), scratch.data(), nullptr);
     ASSERT_EQ(alone, y) << "the same bits for any number of threads";
