@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/session/faults.h"
+#include "tests/session/measuring_allocator.h"
 #include "tests/session/model_bytes.h"
 #include "treadle/out_of_memory.h"
 #include "treadle/profile.h"
@@ -18,28 +19,6 @@ namespace treadle::testing {
 namespace {
 
 using Feeds = std::map<std::string, Datum>;
-
-/// Measures the most bytes that were in use at the same time, independently of the library's statistics.
-class MeasuringAllocator final : public Allocator {
- public:
-  std::string_view name() const noexcept override { return "measuring"; }
-  void* allocate(size_t size_bytes, MemoryClass memory_class) override {
-    size_t now = live_ += size_bytes, seen = peak_.load();
-    while (seen < now && !peak_.compare_exchange_weak(seen, now)) {
-    }
-    return plain_allocator()->allocate(size_bytes, memory_class);
-  }
-  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
-    live_ -= size_bytes;
-    plain_allocator()->free(data, size_bytes, memory_class);
-  }
-  size_t live() const { return live_; }
-  size_t peak() const { return peak_; }
-  void reset() { peak_ = live_.load(); }
-
- private:
-  std::atomic<size_t> live_{0}, peak_{0};
-};
 
 constexpr int kLinks = 12;
 constexpr int64_t kElements = 16 * 1024;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/session/faults.h"
+#include "tests/session/measuring_allocator.h"
 #include "tests/sharing/jobs.h"
 
 namespace treadle::testing {
@@ -18,23 +19,6 @@ namespace {
 constexpr int kLinks = 12;
 constexpr int64_t kElements = 16 * 1024;
 constexpr size_t kValueBytes = kElements * sizeof(float);
-
-/// Measures the most bytes that were in use at the same time, and those in use now, independently of the library's counts.
-class MeasuringAllocator final : public Allocator {
- public:
-  std::string_view name() const noexcept override { return "measuring"; }
-  void* allocate(size_t size_bytes, MemoryClass memory_class) override {
-    size_t now = live += size_bytes, seen = peak.load();
-    while (seen < now && !peak.compare_exchange_weak(seen, now)) {
-    }
-    return plain_allocator()->allocate(size_bytes, memory_class);
-  }
-  void free(void* data, size_t size_bytes, MemoryClass memory_class) noexcept override {
-    live -= size_bytes;
-    plain_allocator()->free(data, size_bytes, memory_class);
-  }
-  std::atomic<size_t> live{0}, peak{0};
-};
 
 // Makes v[i + 1] = v[i] + 1, and then the sum of all values in reverse order. Each value is read twice, the first ones last.
 ModelBuilder there_and_back() {
@@ -132,7 +116,7 @@ TEST(JobHostMemory, RunsKeepToTheLimitWithTheSameBits) {
   options.allocator = measuring;
   Session session(there_and_back().model(), options);
   EXPECT_EQ(run_for(session), truth());
-  EXPECT_GE(measuring->peak, kLinks * kValueBytes);
+  EXPECT_GE(measuring->peak(), kLinks * kValueBytes);
   EXPECT_EQ(job->status().moved_bytes, 0U);
   for (const size_t values : {11, 7, 5, 4}) {
     const uint64_t limit = values * kValueBytes + 4096;
@@ -141,10 +125,10 @@ TEST(JobHostMemory, RunsKeepToTheLimitWithTheSameBits) {
     else
       job->set({.memory_limit_bytes = limit, .host_limit_bytes = 0});
     EXPECT_EQ(run_for(session), truth()) << values;
-    measuring->peak = measuring->live.load();
+    measuring->reset();
     const JobStatus before = job->status();
     EXPECT_EQ(run_for(session), truth()) << values;
-    EXPECT_LE(measuring->peak, limit);
+    EXPECT_LE(measuring->peak(), limit);
     const JobStatus after = job->status();
     EXPECT_LE(after.host_bytes, limit);
     EXPECT_GT(after.host_bytes, 0U);
@@ -179,10 +163,10 @@ TEST(JobHostMemory, AnIdleJobGivesUpItsArena) {
   options.allocator = measuring;
   Session session(there_and_back().model(), options);
   run_for(session);
-  EXPECT_GE(measuring->live, (kLinks - 1) * kValueBytes);
+  EXPECT_GE(measuring->live(), (kLinks - 1) * kValueBytes);
   job->set_host_limit(4 * kValueBytes + 4096);
   // Either this thread or the job's own thread frees the memory, whichever notices first.
-  EXPECT_TRUE(eventually([&] { return measuring->live <= 4 * kValueBytes && job->status().host_bytes <= 4 * kValueBytes; }));
+  EXPECT_TRUE(eventually([&] { return measuring->live() <= 4 * kValueBytes && job->status().host_bytes <= 4 * kValueBytes; }));
   EXPECT_EQ(run_for(session), truth());
 }
 
@@ -244,7 +228,7 @@ TEST(JobHostMemory, ARunFollowsALimitThatChangesUnderWay) {
       EXPECT_EQ(run_for(session), truth()) << "from 12 to " << values << " values at node " << at;
       set_fault(-1, {});
       if (values != 0) {
-        EXPECT_LE(measuring->live, values * kValueBytes) << at;
+        EXPECT_LE(measuring->live(), values * kValueBytes) << at;
       }
     }
   }
@@ -266,7 +250,7 @@ TEST(JobHostMemory, SessionsOfAJobKeepToItTogether) {
     });
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(right, 30);
-  EXPECT_LE(measuring->peak, kLimit + sessions.size() * kValueBytes) << "each client may hold an output";
+  EXPECT_LE(measuring->peak(), kLimit + sessions.size() * kValueBytes) << "each client may hold an output";
 }
 
 TEST(JobHostMemory, AFullDiskIsAnErrorOfThatRunOnly) {
