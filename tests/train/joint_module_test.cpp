@@ -19,29 +19,14 @@ struct Operation {
   const char* output;
 };
 
-onnx::ValueInfoDef float_tensor(const std::string& name, const std::vector<int64_t>& extents) {
-  onnx::ValueInfoDef info;
-  info.name = name;
-  info.type.kind = onnx::TypeDef::Kind::tensor;
-  info.type.elem_type = DType::float32;
-  info.type.shape.emplace();
-  for (int64_t extent : extents) {
-    onnx::DimDef dim;
-    dim.kind = onnx::DimDef::Kind::value;
-    dim.value = extent;
-    info.type.shape->push_back(dim);
-  }
-  return info;
-}
-
 using Values = std::vector<std::pair<std::string, std::vector<int64_t>>>;  // names and shapes of values
 Model model_of(const Values& inputs, const std::vector<Operation>& operations, const Values& outputs) {
   onnx::ModelDef model;
   model.ir_version = 8;
   model.opset_imports.push_back({"", 17});
   model.graph.name = "graph";
-  for (const auto& [name, shape] : inputs) model.graph.inputs.push_back(float_tensor(name, shape));
-  for (const auto& [name, shape] : outputs) model.graph.outputs.push_back(float_tensor(name, shape));
+  for (const auto& [name, shape] : inputs) model.graph.inputs.push_back(tiny::tensor_info(name.c_str(), shape));
+  for (const auto& [name, shape] : outputs) model.graph.outputs.push_back(tiny::tensor_info(name.c_str(), shape));
   for (const Operation& operation : operations) {
     onnx::NodeDef node;
     node.op_type = operation.type;
