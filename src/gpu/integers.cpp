@@ -39,7 +39,7 @@ struct IntegerBinary {
 
   static IntegerBinary bind(BindContext& c) {
     const auto plan = kernels::plan_broadcast<2>(c.output_shape(0).dims(), {c.shape(0).dims(), c.shape(1).dims()});
-    if (plan.rank > kMaxSpaceRank) throw Error(ErrorCode::not_implemented, "operands that lie in more than 8 dimensions on the GPU");
+    check_space_rank(plan.rank);
     IntegerBinary k{count32(plan.size), plan.rank, {}, {}, {}, {}, {}};
     const DType given = c.dtype(0), computed = wide_type(given);
     ops::ScratchLayout layout;

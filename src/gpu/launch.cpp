@@ -42,9 +42,13 @@ void push_plane(Push& push, const kernels::Window& w) {
     for (const int axis : {1, 2}) push.word(signed32((*of_axes)[axis]));
 }
 
-void push_extents(Push& push, int rank, const int64_t* dims) {
+void check_space_rank(int rank) {
   if (rank > kMaxSpaceRank)
     throw Error(ErrorCode::not_implemented, fmt::format("operands that lie in more than {} dimensions on the GPU", kMaxSpaceRank));
+}
+
+void push_extents(Push& push, int rank, const int64_t* dims) {
+  check_space_rank(rank);
   for (int axis = 1; axis < rank; ++axis) push.word(static_cast<uint32_t>(dims[axis]));
 }
 

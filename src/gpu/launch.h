@@ -80,8 +80,9 @@ inline constexpr int kMaxSpaceRank = 8;
 void push_window(Push& push, std::initializer_list<const int64_t (*)[3]> numbers);
 /// Appends a window's extents, kernel, strides, dilations and begin pads, for shaders with two spatial axes.
 void push_plane(Push& push, const kernels::Window& window);
-/// Appends the extents 1 to rank - 1 of an index space, as shaders of ShaderWriter read them. @throws Error(not_implemented) beyond
-/// kMaxSpaceRank
+/// @throws Error(not_implemented) beyond kMaxSpaceRank
+void check_space_rank(int rank);
+/// Appends extents 1 to rank - 1 of a loop, as shaders of ShaderWriter read them. @throws Error as check_space_rank() does
 void push_extents(Push& push, int rank, const int64_t* dims);
 
 /// Each function below returns the GPU kernel of a node in its family of operators; an empty one if the node is in another family or not

@@ -63,7 +63,7 @@ struct Pointwise {
 
   static Pointwise over(const BindContext& c, std::span<const int64_t> output, const Shapes& shapes) {
     const auto plan = kernels::plan_broadcast<kMaxInputs>(output, shapes);
-    if (plan.rank > kMaxSpaceRank) throw Error(ErrorCode::not_implemented, "operands that lie in more than 8 dimensions on the GPU");
+    check_space_rank(plan.rank);
     Pointwise k{&c.packed<PointwiseState>().of_rank(plan.rank), count32(plan.size), plan.rank, {}, {}};
     for (int axis = 0; axis < plan.rank; ++axis) {
       k.dims[axis] = plan.dims[axis];
