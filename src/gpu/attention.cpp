@@ -69,9 +69,8 @@ struct AttentionForm {
   }
 };
 
-struct AttentionState final : PackedState {
+struct AttentionState final : FaultState {
   const vulkan::Shader *shader = nullptr, *cache = nullptr, *of_keys = nullptr;
-  std::string node;  // name of the node, for error messages
 };
 
 /// Returns the flags of the axes along which the mask has its own elements, that is, where it is not broadcast.
@@ -109,13 +108,12 @@ struct AttentionCall {
     const kernels::AttentionParams& p = params;
     if (p.q_heads == 0 || p.kv_heads == 0) return;
     vulkan::VulkanStream::FaultSite site;
-    if (at.valid_lengths)
-      site = stream().fault_site(fmt::format("{}: nonpad_kv_seqlen has a length outside of [0, {}]", state.node, p.kv_length));
+    if (at.valid_lengths) site = state.fault(fmt::format("nonpad_kv_seqlen has a length outside of [0, {}]", p.kv_length));
     const uint32_t flags = mask_flags(p) | broadcast_flags(p) | (p.causal ? is_causal : 0U) | (at.valid_lengths ? counts_keys : 0U);
     Push push;
     push.pointer(at.y);
     for (const void* operand : {at.q, at.k, at.v, at.past_k, at.past_v, at.mask, at.valid_lengths}) push.pointer(operand);
-    push.pointer(at.shown).pointer(reinterpret_cast<const void*>(site.address)).word(site.number);
+    push.pointer(at.shown).fault(site).word(site.number);
     push_sizes(push, {p.batch, p.q_heads << 16 | p.kv_heads, p.q_length, p.kv_length - p.past_length, p.past_length, p.head_size,
                       p.v_head_size, p.mask_length});
     push.word(flags).word(static_cast<float>(p.scale));
@@ -243,9 +241,8 @@ struct FusedRotary {
   }
 };
 
-struct RotaryState final : PackedState {
+struct RotaryState final : FaultState {
   const vulkan::Shader* shader = nullptr;
-  std::string node;  // name of the node, for error messages
 };
 
 struct Rotary {
@@ -261,12 +258,11 @@ struct Rotary {
     const ops::RotaryEmbeddingPlan& k = plan;
     const int64_t count = k.batch * k.heads * k.length * k.size;
     vulkan::VulkanStream::FaultSite site;
-    if (k.has_positions)
-      site = stream().fault_site(fmt::format("{}: position_ids has a number outside of [0, {})", state.node, k.positions));
+    if (k.has_positions) site = state.fault(fmt::format("position_ids has a number outside of [0, {})", k.positions));
     Push push;
     push.pointer(c.out<void>(0));
     for (const int input : {0, 1, 2, 3}) push.pointer(c.in<void>(input));
-    push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number);
+    push.fault(site).word(site.number);
     push_sizes(push, {count, k.heads, k.length, k.size, k.rotated, k.positions, k.has_positions, heads_first, k.interleaved});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
   }

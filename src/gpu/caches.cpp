@@ -12,18 +12,12 @@
 namespace treadle::gpu {
 namespace {
 
-struct CacheState final : PackedState {
+struct CacheState final : FaultState {
   const vulkan::Shader *shader = nullptr, *present = nullptr;
   int64_t word_bytes = 4;
-  std::string node;  // name of the node, for error messages
 };
 
-vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
-  return stream().fault_site(c.packed<CacheState>().node + ": " + what);
-}
-void push_site(Push& push, const vulkan::VulkanStream::FaultSite& site) {
-  push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number);
-}
+void push_site(Push& push, const vulkan::VulkanStream::FaultSite& site) { push.fault(site).word(site.number); }
 /// Returns the number of words in a cache row. Shaders count in words of 1, 2 or 4 bytes.
 template <typename Plan>
 int64_t words_of_row(const Plan& plan, const CacheState& state) {
@@ -53,10 +47,10 @@ struct Positions {
     Push push;
     for (const int output : {0, 1, 2, 3, 4}) push.pointer(c.out<void>(output));
     for (const int input : {Plan::kLengths, Plan::kTotal, Plan::kPositions, Plan::kCounts}) push.pointer(c.in<void>(input));
-    push_site(push,
-              fault(c, fmt::format("seqlens_k, total_sequence_length or query_seqlens do not fit {} new tokens of each of {} samples, "
-                                   "and a cache of {} rows",
-                                   tokens, batch, rows)));
+    push_site(push, c.packed<CacheState>().fault(
+                        fmt::format("seqlens_k, total_sequence_length or query_seqlens do not fit {} new tokens of each of {} samples, "
+                                    "and a cache of {} rows",
+                                    tokens, batch, rows)));
     int64_t outputs = 0;
     for (const int output : {0, 1, 2, 3, 4}) outputs |= int64_t{c.out<void>(output) != nullptr} << output;
     push_sizes(push, {batch, tokens, rows, window, c.in<void>(Plan::kPositions) != nullptr, c.in<void>(Plan::kCounts) != nullptr, causal,
@@ -86,8 +80,8 @@ struct UpdateCache {
     const uint32_t count = count32(plan.batch * plan.heads * (in_place ? plan.added : plan.length) * words);
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(3)).pointer(c.in<void>(1)).pointer(c.in<void>(4));
-    push_site(push, fault(c, fmt::format("write_indices or counts are outside of a cache of {} rows, of which {} are there", plan.length,
-                                         plan.past)));
+    push_site(push, c.packed<CacheState>().fault(fmt::format(
+                        "write_indices or counts are outside of a cache of {} rows, of which {} are there", plan.length, plan.past)));
     push_sizes(push, {count, plan.heads, words, plan.added, plan.past, plan.length, c.in<void>(4) != nullptr, in_place});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count));
   }
@@ -108,9 +102,9 @@ struct GatherBeams {
     const uint32_t count = count32(plan.planes * plan.length * words);
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(2));
-    push_site(push,
-              fault(c, fmt::format("cache_indirection names one of {} beams for each of {} keys; a beam or the past's length is outside",
-                                   plan.beams, plan.columns)));
+    push_site(push, c.packed<CacheState>().fault(
+                        fmt::format("cache_indirection names one of {} beams for each of {} keys; a beam or the past's length is outside",
+                                    plan.beams, plan.columns)));
     push_sizes(push, {count, plan.heads, plan.length, words, plan.beams, plan.columns});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count));
   }
@@ -129,8 +123,8 @@ struct UpdateWindow {
     using Plan = ops::UpdateWindowPlan;
     const auto& state = c.packed<CacheState>();
     const int64_t words = words_of_row(plan, state);
-    const vulkan::VulkanStream::FaultSite site = fault(
-        c, fmt::format("first, rows, kept or counts are outside of a cache of {} rows and its keys of {}", plan.capacity, plan.length));
+    const vulkan::VulkanStream::FaultSite site = c.packed<CacheState>().fault(
+        fmt::format("first, rows, kept or counts are outside of a cache of {} rows and its keys of {}", plan.capacity, plan.length));
     for (const bool present : {false, true}) {
       const uint32_t count = count32(plan.batch * plan.heads * (present ? plan.capacity : plan.length) * words);
       Push push;

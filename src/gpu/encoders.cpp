@@ -17,12 +17,12 @@ namespace {
 /// The types of keys, with their numbers in lookup.comp.
 enum class Keys : uint32_t { words, longs, floats, doubles };
 
-struct LookupState final : PackedState {
+struct LookupState final : FaultState {
   const vulkan::Shader* shader = nullptr;
   DeviceData data;
   size_t keys = 0, places = 0, values = 0;  // offsets of the arrays in the device data
   int64_t num_keys = 0, words = 1, otherwise = 0;
-  std::string fault;  // error message for a missing key; empty: keys may be missing
+  std::string missing;  // says what is wrong with keys that are missing; empty if keys may be missing
   size_t size_bytes() const override { return data.size_bytes(); }
 };
 
@@ -39,12 +39,12 @@ struct Lookups {
     const auto& state = c.packed<LookupState>();
     const std::byte* const data = state.data.here();
     vulkan::VulkanStream::FaultSite site;
-    if (!state.fault.empty()) site = stream().fault_site(state.fault);
+    if (!state.missing.empty()) site = state.fault(state.missing);
     const void* from = c.in<void>(0);
     if (x == DType::int16) from = convert_elements(x, from, DType::int32, c.scratch<void>(), count);
     Push push;
     push.pointer(c.out<void>(0)).pointer(from).pointer(data + state.keys).pointer(data + state.places).pointer(data + state.values);
-    push.pointer(reinterpret_cast<const void*>(site.address));
+    push.fault(site);
     push_sizes(push, {count, state.num_keys, state.words, state.otherwise});
     push.word(site.number);
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
@@ -90,11 +90,12 @@ DeviceKernel find_encoder(const Graph& graph, const Node& node) {
   if (one_hot && !is_integer(x)) return {};  // the shader cannot convert float keys to integers
   const std::unique_ptr<PackedState> made = select_kernel(graph, node).create(CreateContext(graph, node));
   auto state = std::make_shared<LookupState>();
+  state->node = describe(node);
   if (one_hot) {
     add_keys(static_cast<const ops::CategoryLookup&>(*made).lookup, *state);
     state->words = graph.type(node.outputs[0]).shape->back().value();
     if (node.attributes.get_int("zeros", 1) == 0)
-      state->fault = fmt::format("OneHotEncoder node \"{}\": an element of X is none of the {} categories", node.name, state->words);
+      state->missing = fmt::format("an element of X is none of the {} categories", state->words);
     return with_lookup(keys_of(x), true, sizeof(float), std::move(state));
   }
   const auto& mapping = static_cast<const ops::Mapping&>(*made);

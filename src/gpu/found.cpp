@@ -19,13 +19,12 @@
 namespace treadle::gpu {
 namespace {
 
-struct FoundState final : PackedState {
+struct FoundState final : FaultState {
   const vulkan::Shader *keys = nullptr, *counts = nullptr, *places = nullptr;
   const vulkan::Shader* stages[5] = {};  // the stages of unique.comp
   size_t word_bytes = 4;
   int64_t words = 1;                  // number of words per element
   DType computed = DType::undefined;  // dtype in which Unique compares elements
-  std::string node;                   // name of the node, for error messages
 };
 
 /// Waits for the stream. Returns the sum of the counts, which are in the device's memory.
@@ -208,7 +207,7 @@ struct Suppression {
     const int64_t tasks = plan.batches * plan.classes;
     int64_t total = 0;
     if (tasks > 0 && plan.limit > 0) {
-      const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: iou_threshold is not in [0, 1]", state.node));
+      const auto site = state.fault("iou_threshold is not in [0, 1]");
       dispatch(c, *state.keys, site, nullptr, groups_over(count32(tasks * extent)));
       sort_items(ops::scratch_at(c, items), tasks, extent);
       dispatch(c, *state.counts, site, nullptr, groups_for(tasks));
@@ -224,7 +223,7 @@ struct Suppression {
     Push push;
     push.pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(c.in<void>(3)).pointer(c.in<void>(4));
     push.pointer(ops::scratch_at(c, items)).pointer(ops::scratch_at(c, selected)).pointer(ops::scratch_at(c, counts)).pointer(y);
-    push.pointer(reinterpret_cast<const void*>(site.address));
+    push.fault(site);
     push_sizes(push, {plan.batches * plan.classes, plan.classes, plan.boxes, extent, plan.limit});
     for (const bool flag : {c.in<void>(3) != nullptr, c.in<void>(4) != nullptr, plan.center}) push.word(uint32_t{flag});
     push.word(site.number);
@@ -284,7 +283,7 @@ DeviceKernel find_unique(const Graph& graph, const Node& node, std::shared_ptr<F
 DeviceKernel find_found(const Graph& graph, const Node& node) {
   static const KernelDef suppression = kernel<Suppression>("gpu");
   auto state = std::make_shared<FoundState>();
-  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  state->node = describe(node);
   if (node.is("NonZero", "")) return find_nonzero(graph, node, std::move(state));
   if (node.is("Compress", "")) return find_compress(graph, node, std::move(state));
   if (node.is("Unique", "")) return find_unique(graph, node, std::move(state));

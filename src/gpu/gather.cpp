@@ -16,10 +16,9 @@ namespace {
 
 constexpr int kMaxGatheredRank = 4;  // limit for the number of dimensions of the index space (the output) and of indices per tuple
 
-struct GatherState final : PackedState {
+struct GatherState final : FaultState {
   const vulkan::Shader* shader = nullptr;
   int64_t words = 1;  // words per element; the shader copies words of 1, 2 or 4 bytes
-  std::string node;   // name of the node, for error messages
 };
 
 /// The arguments of the shader gather.comp, which copies words: `count`, `slice`, `steps` and `strides` count words, not elements.
@@ -33,9 +32,9 @@ struct Gathering {
     const auto& state = c.packed<GatherState>();
     if (count == 0) return;
     const std::string axes = depth == 1 ? fmt::format("the axis, which has {} elements", extents[0]) : "its axis";
-    const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: an index is outside of {}", state.node, axes));
+    const auto site = state.fault(fmt::format("an index is outside of {}", axes));
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).fault(site);
     push_sizes(push, {count, slice, tuples, depth});
     push.word(index_words).word(site.number);
     for (const auto* values : {&dims, &steps, &extents, &strides})
@@ -144,7 +143,7 @@ DeviceKernel find_gather(const Graph& graph, const Node& node) {
   auto state = std::make_shared<GatherState>();
   state->shader = find_moving_shader("gather", static_cast<size_t>(word));
   state->words = bytes / word;
-  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  state->node = describe(node);
   return {by_element ? &elements : by_tuple ? &nd : &gather, std::move(state)};
 }
 

@@ -10,9 +10,8 @@
 namespace treadle::gpu {
 namespace {
 
-struct RowsState final : PackedState {
+struct RowsState final : FaultState {
   const vulkan::Shader *targets = nullptr, *finds = nullptr, *sums = nullptr;
-  std::string node;  // name of the node, for error messages
 };
 
 struct GatheredRows : ops::GatheredRowsPlan {
@@ -42,10 +41,9 @@ struct GatheredRows : ops::GatheredRowsPlan {
  private:
   // Makes the items that are then sorted. The shader scatter_targets.comp works on tuples of indices; here a tuple has one index.
   void make_items(RunContext& c, const RowsState& state, void* sorted) const {
-    const vulkan::VulkanStream::FaultSite site =
-        stream().fault_site(fmt::format("{}: an index is outside of the axis, which has {} elements", state.node, extent));
+    const auto site = state.fault(fmt::format("an index is outside of the axis, which has {} elements", extent));
     Push push;
-    push.pointer(sorted).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    push.pointer(sorted).pointer(c.in<void>(1)).fault(site);
     push_sizes(push, {count, item_extent(count), 1, wide_index ? 2 : 1, site.number});
     push_sizes(push, {1, 1, 1, std::max<int64_t>(count, 1)});
     for (int i = 0; i < 4; ++i) push.word(uint32_t{0});  // tuples start at slice 0

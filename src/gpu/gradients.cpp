@@ -10,7 +10,6 @@
 #include "graph/internal_attributes.h"
 #include "kernels/conv/conv.h"
 #include "kernels/reduce/reduce.h"
-#include "ops/checks.h"
 #include "ops/math/loss.h"
 #include "ops/nn/convolution.h"
 #include "ops/nn/normalization.h"
@@ -18,19 +17,14 @@
 #include "ops/tensor/gather.h"
 #include "ops/tensor/slice_gradient.h"
 #include "ops/widen.h"
-#include "treadle/error.h"
 
 namespace treadle::gpu {
 namespace {
 
-struct GradientState final : PackedState {
+struct GradientState final : FaultState {
   const vulkan::Shader* shaders[4] = {};  // shaders of the node's passes, in the order of execution
-  std::string node;                       // name of the node, for error messages
 };
 const vulkan::Shader& pass(RunContext& c, size_t index) { return *c.packed<GradientState>().shaders[index]; }
-vulkan::VulkanStream::FaultSite fault(RunContext& c, const std::string& what) {
-  return stream().fault_site(c.packed<GradientState>().node + ": " + what);
-}
 
 // Gradients of operators on rows: softmax and normalizations.
 
@@ -181,10 +175,10 @@ struct PoolGradient {
   }
   void run(RunContext& c) const {
     vulkan::VulkanStream::FaultSite site;
-    if (of_maxima) site = fault(c, "an index is outside of its plane");
+    if (of_maxima) site = c.packed<GradientState>().fault("an index is outside of its plane");
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(of_maxima ? c.in<void>(1) : nullptr);
-    push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number).word(count32(count));
+    push.fault(site).word(site.number).word(count32(count));
     push_plane(push, window);
     for (const int axis : {1, 2}) push.word(signed32(window.in[axis] + window.pad_end[axis]));
     stream().dispatch(pass(c, 0), push.bytes(), groups_over(count32(count)));
@@ -225,11 +219,11 @@ struct Loss : ops::LossPlan {
   }
   void run(RunContext& c) const {
     const bool each = reduction == Reduction::none, mean = reduction == Reduction::mean;
-    const auto site = fault(c, fmt::format("a target is outside [0, {})", classes));
+    const auto site = c.packed<GradientState>().fault(fmt::format("a target is outside [0, {})", classes));
     const auto dispatch = [&](size_t index, void* y, std::array<uint32_t, 3> groups) {
       Push push;
       push.pointer(y).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(weighted ? c.in<void>(is_gradient ? 3 : 2) : nullptr);
-      push.pointer(is_gradient ? c.scratch<void>() : nullptr).pointer(reinterpret_cast<const void*>(site.address));
+      push.pointer(is_gradient ? c.scratch<void>() : nullptr).fault(site);
       push_sizes(push, {site.number, wide_target ? 2 : 1, num_targets(), classes, positions, weighted, ignores, ignore_index, mean, each});
       stream().dispatch(pass(c, index), push.bytes(), groups);
     };
@@ -249,9 +243,9 @@ struct GatherGradient : ops::GatherExtents {
     return {bind_gradient(c), c.dtype(1) == DType::int64};
   }
   void run(RunContext& c) const {
-    const auto site = fault(c, fmt::format("an index is outside of the axis, which has {} elements", extent));
+    const auto site = c.packed<GradientState>().fault(fmt::format("an index is outside of the axis, which has {} elements", extent));
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).fault(site);
     push_sizes(push, {site.number, wide ? 2 : 1, outer, extent, inner, num_indices});
     stream().dispatch(pass(c, 0), push.bytes(), groups_for(outer * extent));
   }

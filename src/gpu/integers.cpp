@@ -8,7 +8,6 @@
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "kernels/elementwise/broadcast.h"
-#include "ops/checks.h"
 
 namespace treadle::gpu {
 namespace {
@@ -24,10 +23,9 @@ enum class IntegerOperator : uint32_t {
   truncated_float_rest
 };
 
-struct IntegerState final : PackedState {
+struct IntegerState final : FaultState {
   const vulkan::Shader* shader = nullptr;
   bool divides = false;
-  std::string fault;  // error message for a division by zero
 };
 
 struct IntegerBinary {
@@ -58,9 +56,9 @@ struct IntegerBinary {
   void run(RunContext& c) const {
     const auto& state = c.packed<IntegerState>();
     vulkan::VulkanStream::FaultSite site;
-    if (state.divides) site = stream().fault_site(state.fault);
+    if (state.divides) site = state.fault("integer division by zero");
     Push push;
-    push.pointer(y.result(c, 0)).pointer(a.read(c, 0)).pointer(b.read(c, 1)).pointer(reinterpret_cast<const void*>(site.address));
+    push.pointer(y.result(c, 0)).pointer(a.read(c, 0)).pointer(b.read(c, 1)).fault(site);
     push.word(static_cast<uint32_t>(count)).word(site.number);
     for (const uint32_t mask : extends) push.word(mask);
     for (const int64_t extent : dims) push.word(static_cast<uint32_t>(extent));
@@ -91,7 +89,7 @@ DeviceKernel find_integers(const Graph& graph, const Node& node) {
   const uint32_t constants[] = {static_cast<uint32_t>(*found), uint32_t{is_signed_integer(dtype)}};
   state->shader = find_moving_shader("integers", bits_of(dtype) / 8, constants);
   state->divides = *found < IntegerOperator::shift_left;
-  state->fault = fmt::format("{} node \"{}\": integer division by zero", node.op_type, node.name);
+  state->node = describe(node);
   return {&kernel, std::move(state)};
 }
 

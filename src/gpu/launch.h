@@ -1,12 +1,16 @@
 // Shared by all GPU kernels: push constants, the sizes of dispatches, matrix products, and the functions that find kernels.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "device/vulkan/vulkan_device.h"
 #include "graph/kernel_table.h"
@@ -18,6 +22,8 @@ namespace treadle::gpu {
 class Push {
  public:
   Push& pointer(const void* address) { return add(reinterpret_cast<uint64_t>(address)); }
+  /// Appends the address to which a shader writes a fault; its number is a word.
+  Push& fault(const vulkan::VulkanStream::FaultSite& site) { return add(site.address); }
   template <typename T>
     requires(sizeof(T) == 4)
   Push& word(T value) {
@@ -42,6 +48,12 @@ inline void push_sizes(Push& push, std::initializer_list<int64_t> sizes) {
 
 /// Returns the stream on which the calling thread runs a kernel.
 inline vulkan::VulkanStream& stream() { return *vulkan::VulkanStream::current(); }
+
+/// The state of a kernel whose shaders find faults. Errors name the node.
+struct FaultState : PackedState {
+  std::string node;
+  vulkan::VulkanStream::FaultSite fault(std::string_view what) const { return stream().fault_site(fmt::format("{}: {}", node, what)); }
+};
 
 /// Returns the work groups of a dispatch that has an invocation per element: groups of kGroupSize invocations, in rows of kGroupsInRow.
 std::array<uint32_t, 3> groups_over(uint32_t num_elements);

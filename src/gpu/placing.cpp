@@ -18,13 +18,12 @@
 namespace treadle::gpu {
 namespace {
 
-struct PlacingState final : PackedState {
+struct PlacingState final : FaultState {
   const vulkan::Shader* shader = nullptr;
   int64_t words = 1;               // words per element, for elements that are only copied
   DType index = DType::undefined;  // dtype in which OneHot reads its indices
   uint32_t one[2] = {};            // the last two words of the number 1, for EyeLike
   FunctionParameters parameters;   // parameters of the float64 function
-  std::string node;                // name of the node, for error messages
 };
 
 struct Cumulative {
@@ -114,9 +113,9 @@ struct ReverseSequence : ops::ReverseSequencePlan {
   void run(RunContext& c) const {
     if (count == 0) return;
     const auto& state = c.packed<PlacingState>();
-    const auto site = stream().fault_site(fmt::format("{}: an element of sequence_lens is outside of [0, {}]", state.node, time));
+    const auto site = state.fault(fmt::format("an element of sequence_lens is outside of [0, {}]", time));
     Push push;
-    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.in<void>(1)).fault(site);
     push_sizes(push, {count, time, time_stride, batch, batch_stride, site.number});
     stream().dispatch(*state.shader, push.bytes(), groups_over(count32(count)));
   }
@@ -236,7 +235,7 @@ DeviceKernel find_placing(const Graph& graph, const Node& node) {
   }
   if (node.op_type == "BitCast") return {&bits, std::move(state)};
   if (node.op_type == "OneHot") return find_one_hot(graph, node, std::move(state));
-  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  state->node = describe(node);
   if (node.op_type == "Trilu" && set_moving_shader(*state, "trilu", dtype)) return with(trilu, std::move(state));
   if (node.op_type == "ReverseSequence" && set_moving_shader(*state, "reverse_sequence", dtype)) return with(reverse, std::move(state));
   if (node.op_type == "EyeLike") return find_eye_like(graph.type(node.outputs[0]).dtype, std::move(state));

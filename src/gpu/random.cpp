@@ -8,7 +8,6 @@
 #include "gpu/launch.h"
 #include "gpu/shaders.h"
 #include "ops/generator/random_key.h"
-#include "treadle/error.h"
 
 namespace treadle::gpu {
 namespace {

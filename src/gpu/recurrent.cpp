@@ -36,11 +36,10 @@ enum Flag : uint32_t {
   batch_first = 1024
 };
 
-struct RecurrentState final : PackedState {
+struct RecurrentState final : FaultState {
   RnnKind kind = RnnKind::rnn;
   const vulkan::Shader* product = nullptr;
   const vulkan::Shader* steps[2] = {};  // shader of a time step, for each direction
-  std::string node;                     // name of the node, for error messages
 };
 
 struct Recurrent {
@@ -143,10 +142,10 @@ struct Recurrent {
   void dispatch(RunContext& c, const Call& call, uint32_t flags, int64_t step) const {
     const auto& state = c.packed<RecurrentState>();
     vulkan::VulkanStream::FaultSite site;
-    if (flags & has_lengths) site = stream().fault_site(fmt::format("{}: a sequence's length is not in [0, {}]", state.node, params.steps));
+    if (flags & has_lengths) site = state.fault(fmt::format("a sequence's length is not in [0, {}]", params.steps));
     Push push;
     push.pointer(at(c, gates)).pointer(call.r).pointer(call.bias).pointer(c.in<void>(ops::kSequenceLens));
-    push.pointer(reinterpret_cast<const void*>(site.address)).pointer(call.h_in).pointer(call.h_out).pointer(call.c_in);
+    push.fault(site).pointer(call.h_in).pointer(call.h_out).pointer(call.c_in);
     push.pointer(call.c_out).pointer(call.y);
     push.pointer(has_input[ops::kP] ? c.in<float>(ops::kP) + call.direction * 3 * params.hidden : nullptr);
     push.word(flags).word(site.number);
@@ -191,7 +190,7 @@ DeviceKernel find_recurrent(const Graph& graph, const Node& node) {
     state->steps[direction] = step_shader(params, direction);
     if (!state->steps[direction]) return {};
   }
-  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  state->node = describe(node);
   return {&kernel, std::move(state)};
 }
 

@@ -10,12 +10,12 @@
 #include "gpu/shaders.h"
 #include "kernels/conv/window.h"
 #include "kernels/reduce/reduce.h"
-#include "ops/checks.h"
 #include "ops/math/axis_rows.h"
 #include "ops/math/broadcast_gradient.h"
 #include "ops/nn/normalization.h"
 #include "ops/nn/window.h"
 #include "ops/reduction/axes.h"
+#include "treadle/error.h"
 
 namespace treadle::gpu {
 namespace {

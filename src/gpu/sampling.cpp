@@ -15,10 +15,9 @@
 namespace treadle::gpu {
 namespace {
 
-struct SamplingState final : PackedState {
+struct SamplingState final : FaultState {
   const vulkan::Shader* shader = nullptr;
   DType computed = DType::float32;
-  std::string node;  // name of the node, for error messages
 };
 DType computed_in(const BindContext& c) { return c.packed<SamplingState>().computed; }
 
@@ -83,11 +82,11 @@ struct Regions {
   }
   void run(RunContext& c) const {
     const auto& state = c.packed<SamplingState>();
-    const auto no_image = stream().fault_site(fmt::format("{}: a region lies in no image of {}", state.node, plan.batch));
-    const auto too_large = stream().fault_site(state.node + ": a part of a region spans more than 100,000 elements");
+    const auto no_image = state.fault(fmt::format("a region lies in no image of {}", plan.batch));
+    const auto too_large = state.fault("a part of a region spans more than 100,000 elements");
     Push push;
     push.pointer(y.result(c, 0)).pointer(x.read(c, 0)).pointer(regions.read(c, 1)).pointer(c.in<void>(2));
-    push.pointer(reinterpret_cast<const void*>(no_image.address)).word(no_image.number).word(too_large.number);
+    push.fault(no_image).word(no_image.number).word(too_large.number);
     push_sizes(push, {y.count, plan.batch, plan.channels, plan.height, plan.width, plan.out_height, plan.out_width,
                       std::max<int64_t>(plan.sampling_ratio, 0), plan.half_pixel});
     push.word(plan.scale);
@@ -164,7 +163,7 @@ DeviceKernel find_sampling(const Graph& graph, const Node& node) {
   const Type& x = graph.type(node.inputs[0]);
   auto state = std::make_shared<SamplingState>();
   state->computed = wide_type(x.dtype);
-  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  state->node = describe(node);
   const Attributes& attributes = node.attributes;
   if (node.op_type == "GridSample") {
     const std::string_view mode = attributes.get_string("mode", "linear"), padding = attributes.get_string("padding_mode", "zeros");

@@ -17,11 +17,10 @@ namespace {
 
 constexpr int kMaxScatteredRank = 4;  // limit for the axes of positions and for the indices of a tuple
 
-struct ScatterState final : PackedState {
+struct ScatterState final : FaultState {
   const vulkan::Shader *targets = nullptr, *writes = nullptr;
   int64_t element_bytes = 4;
   int64_t words = 1;  // words per element, for elements that are only copied
-  std::string node;   // name of the node, for error messages
 };
 
 struct Scattering {
@@ -48,10 +47,10 @@ struct Scattering {
   // Makes an item for each tuple of indices, and sorts the items by the slice that the tuple refers to.
   vulkan::VulkanStream::FaultSite sort_targets(RunContext& c) const {
     const auto& state = c.packed<ScatterState>();
-    const vulkan::VulkanStream::FaultSite site = stream().fault_site(fmt::format("{}: an index is outside of its axis", state.node));
+    const auto site = state.fault("an index is outside of its axis");
     const int64_t items = item_extent(tuples);
     Push push;
-    push.pointer(c.scratch<void>()).pointer(c.in<void>(1)).pointer(reinterpret_cast<const void*>(site.address));
+    push.pointer(c.scratch<void>()).pointer(c.in<void>(1)).fault(site);
     push_sizes(push, {tuples, items, depth, index_words, site.number});
     for (const auto* values : {&dims, &steps, &extents, &strides})
       for (const int64_t value : *values) push.word(static_cast<uint32_t>(value));
@@ -112,7 +111,7 @@ struct MaxUnpool : Scattering {
     const vulkan::VulkanStream::FaultSite site = sort_targets(c);
     Push push;
     push.pointer(c.out<void>(0)).pointer(c.in<void>(0)).pointer(c.scratch<void>()).pointer(c.in<void>(1));
-    push.pointer(reinterpret_cast<const void*>(site.address));
+    push.fault(site);
     push_sizes(push, {count, state.words, tuples, site.number});
     stream().dispatch(*state.writes, push.bytes(), groups_over(count32(count)));
   }
@@ -136,7 +135,7 @@ DeviceKernel find_max_unpool(const Graph& graph, const Node& node, std::shared_p
 DeviceKernel find_scatter(const Graph& graph, const Node& node) {
   static const KernelDef by_element = kernel<ScatterElements>("gpu"), by_tuple = kernel<ScatterNd>("gpu");
   auto state = std::make_shared<ScatterState>();
-  state->node = fmt::format("{} node \"{}\"", node.op_type, node.name);
+  state->node = describe(node);
   if (node.is("MaxUnpool", "")) return find_max_unpool(graph, node, std::move(state));
   const bool elements = node.is("ScatterElements", "");
   if (!elements && !node.is("ScatterND", "")) return {};

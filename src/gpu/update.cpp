@@ -39,11 +39,10 @@ float logarithm(const BindContext& c, std::string_view name, float otherwise) {
   return static_cast<float>(std::log(static_cast<double>(c.get_float(name, otherwise))));
 }
 
-struct UpdateState final : PackedState {
+struct UpdateState final : FaultState {
   const vulkan::Shader* shader = nullptr;
   const UpdateRow* row = nullptr;
   bool of_rows = false;
-  std::string node;  // name of the node, for error messages
 };
 
 /// The arguments of the shader update.comp. An optimizer's inputs are the learning rate, the update count, the parameter, its gradient, its
@@ -75,16 +74,16 @@ struct Update {
     const bool optimizes = state.row->num_states >= 0;
     vulkan::VulkanStream::FaultSite site;
     if (state.of_rows)
-      site = stream().fault_site(fmt::format("{}: a place is outside of the {} rows, or T is less than 1", state.node, rows));
+      site = state.fault(fmt::format("a place is outside of the {} rows, or T is less than 1", rows));
     else if (state.row->kind == UpdateKind::adam_update)
-      site = stream().fault_site(state.node + ": T is less than 1; updates count from 1");
+      site = state.fault("T is less than 1; updates count from 1");
     if (state.of_rows) keep_other_rows(c, state.row->num_states);
     Push push;
     for (const int output : {0, 1, 2}) push.pointer(c.out<void>(output));
     for (const int input : {0, 1, 2, 3})
       push.pointer(input < 2 + std::max(state.row->num_states, 0) ? c.in<void>(input + (optimizes ? 2 : 0)) : nullptr);
     push.pointer(optimizes ? c.in<void>(0) : nullptr).pointer(optimizes ? c.in<void>(1) : nullptr);
-    push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number).word(uint32_t{wide_rate}).word(count32(count));
+    push.fault(site).word(site.number).word(uint32_t{wide_rate}).word(count32(count));
     for (const float value : values) push.word(value);
     push.pointer(state.of_rows ? c.in<void>(4 + state.row->num_states) : nullptr);
     push.word(static_cast<uint32_t>(width)).word(static_cast<uint32_t>(rows));
@@ -125,9 +124,8 @@ struct Update {
   }
 };
 
-struct LambState final : PackedState {
+struct LambState final : FaultState {
   const vulkan::Shader* passes[3] = {};
-  std::string node;  // name of the node, for error messages
 };
 
 /// The arguments of the shader lamb.comp.
@@ -149,12 +147,12 @@ struct Lamb {
   }
   void run(RunContext& c) const {
     const auto& state = c.packed<LambState>();
-    const vulkan::VulkanStream::FaultSite site = stream().fault_site(state.node + ": T is less than 1; updates count from 1");
+    const auto site = state.fault("T is less than 1; updates count from 1");
     Push push;
     for (const int output : {0, 1, 2}) push.pointer(c.out<void>(output));
     for (const int input : {2, 3, 4, 5}) push.pointer(c.in<void>(input));
     push.pointer(c.scratch<void>()).pointer(c.in<void>(0)).pointer(c.in<void>(1));
-    push.pointer(reinterpret_cast<const void*>(site.address)).word(site.number).word(uint32_t{wide_rate}).word(count32(count));
+    push.fault(site).word(site.number).word(uint32_t{wide_rate}).word(count32(count));
     push.word(static_cast<uint32_t>(parts));
     for (const float value : values) push.word(value);
     stream().dispatch(*state.passes[0], push.bytes(), groups_for(parts));

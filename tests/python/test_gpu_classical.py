@@ -380,7 +380,7 @@ def test_categories_become_columns() -> None:
     x = np.array([[3, 1], [7, 2]])
     got = run("OneHotEncoder", x, [TensorProto.FLOAT], cats_int64s=[1, 2, 3])
     np.testing.assert_array_equal(got, (x[..., None] == [1, 2, 3]).astype(np.float32))
-    with pytest.raises(treadle.Error, match='OneHotEncoder node "node": an element of X is none of the 3 categories'):
+    with pytest.raises(treadle.Error, match='OneHotEncoder node "node" .*: an element of X is none of the 3 categories'):
         run("OneHotEncoder", x, [TensorProto.FLOAT], cats_int64s=[1, 2, 3], zeros=0)
 
 

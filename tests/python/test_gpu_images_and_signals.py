@@ -105,7 +105,7 @@ def test_pools_aligned_regions(mode: str, coordinates: str, ratio: int) -> None:
 def test_a_region_of_no_image_is_told() -> None:
     feeds = {"x": floats(2, 3, 12, 10), "r": floats(2, 4), "b": np.array([0, 2])}
     session = on_gpu(build("RoiAlign", feeds, {}, [TensorProto.FLOAT], 22, {}))
-    with pytest.raises(treadle.Error, match=r'RoiAlign node "node": a region lies in no image of 2'):
+    with pytest.raises(treadle.Error, match=r'RoiAlign node "node" .*: a region lies in no image of 2'):
         session.run(None, feeds)
 
 
@@ -232,7 +232,7 @@ def test_divides_integers_by_computed_numbers(dtype: Any) -> None:
 def test_a_division_by_zero_is_told(op_type: str) -> None:
     feeds = {"a": np.arange(10), "b": np.arange(10) - 5}
     session = on_gpu(build(op_type, feeds, {}, [TensorProto.INT64], 22, {}))
-    with pytest.raises(treadle.Error, match=rf'{op_type} node "node": integer division by zero'):
+    with pytest.raises(treadle.Error, match=rf'{op_type} node "node" .*: integer division by zero'):
         session.run(None, feeds)
     feeds["b"][5] = 1  # the session still works
     np.testing.assert_array_equal(session.run(None, feeds)[0][6:], (feeds["a"] // feeds["b"] if op_type == "Div" else feeds["a"] % feeds["b"])[6:])

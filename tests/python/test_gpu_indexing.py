@@ -90,9 +90,9 @@ def test_slices_are_scattered(dtype: Any) -> None:
 
 def test_scattering_outside_is_an_error() -> None:
     x = floats(4, 5)
-    with pytest.raises(treadle.Error, match='ScatterND node "node": an index is outside of its axis'):
+    with pytest.raises(treadle.Error, match='ScatterND node "node" .*: an index is outside of its axis'):
         run("ScatterND", {"x": x, "i": np.array([[1, 5]]), "u": floats(1)}, fed="xiu")
-    with pytest.raises(treadle.Error, match='ScatterElements node "node": an index is outside of its axis'):
+    with pytest.raises(treadle.Error, match='ScatterElements node "node" .*: an index is outside of its axis'):
         run("ScatterElements", {"x": x, "i": np.array([[2**32]]), "u": floats(1, 1)}, fed="xiu")
 
 

@@ -194,9 +194,9 @@ def test_elements_are_gathered_by_indices_of_all_axes(dtype: Any) -> None:
 
 def test_an_index_outside_of_its_axis_is_an_error() -> None:
     x = floats(4, 5)
-    with pytest.raises(treadle.Error, match='GatherND node "node": an index is outside of its axis'):
+    with pytest.raises(treadle.Error, match='GatherND node "node" .*: an index is outside of its axis'):
         run("GatherND", {"x": x, "i": np.array([[1, 2], [3, 5]])}, fed="xi")
-    with pytest.raises(treadle.Error, match='GatherElements node "node": an index is outside of the axis, which has 5 elements'):
+    with pytest.raises(treadle.Error, match='GatherElements node "node" .*: an index is outside of the axis, which has 5 elements'):
         run("GatherElements", {"x": x, "i": np.array([[2**32, 1]])}, fed="xi", axis=1)
 
 
@@ -286,5 +286,5 @@ def test_a_split_may_leave_parts_out() -> None:
 
 def test_a_sequence_longer_than_its_data_is_an_error() -> None:
     x, w, r, b = floats(4, 2, 3), floats(1, 15, 3), floats(1, 15, 5), floats(1, 30)
-    with pytest.raises(treadle.Error, match=r'GRU node "node": a sequence\'s length is not in \[0, 4\]'):
+    with pytest.raises(treadle.Error, match=r'GRU node "node" .*: a sequence\'s length is not in \[0, 4\]'):
         run("GRU", {"x": x, "w": w, "r": r, "b": b, "l": np.array([4, 5], np.int32)}, fed="xl", outputs=2, output=TensorProto.FLOAT, hidden_size=5)
