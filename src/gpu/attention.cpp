@@ -241,10 +241,6 @@ struct FusedRotary {
   }
 };
 
-struct RotaryState final : FaultState {
-  const vulkan::Shader* shader = nullptr;
-};
-
 struct Rotary {
   ops::RotaryEmbeddingPlan plan;
   bool heads_first;
@@ -254,7 +250,7 @@ struct Rotary {
     return {ops::RotaryEmbeddingPlan::bind(c), c.shape(0).rank() == 4};
   }
   void run(RunContext& c) const {
-    const auto& state = c.packed<RotaryState>();
+    const auto& state = c.packed<AttentionState>();
     const ops::RotaryEmbeddingPlan& k = plan;
     const int64_t count = k.batch * k.heads * k.length * k.size;
     vulkan::VulkanStream::FaultSite site;
@@ -369,16 +365,12 @@ DeviceKernel find_attention(const Graph& graph, const Node& node) {
   if (node.is("Attention", "")) return find_onnx_attention(graph, node, dtype);
   if (node.is("FusedAttention", "treadle")) return find_fused_attention(graph, node);
   if (node.is("FusedAttentionGrad", "treadle")) return find_attention_gradient(graph, node);
-  if (node.is("FusedRotary", "treadle")) {
-    auto state = std::make_shared<AttentionState>();
-    state->shader = find_shader("fused_rotary", DType::float32);
-    return {&fused_rotary, std::move(state)};
-  }
-  if (!node.is("RotaryEmbedding", "")) return {};
-  auto state = std::make_shared<RotaryState>();
-  state->shader = find_shader("rotary", dtype);
+  const bool is_fused = node.is("FusedRotary", "treadle");
+  if (!is_fused && !node.is("RotaryEmbedding", "")) return {};
+  auto state = std::make_shared<AttentionState>();
+  state->shader = is_fused ? find_shader("fused_rotary", DType::float32) : find_shader("rotary", dtype);
   state->node = describe(node);
-  return state->shader ? DeviceKernel{&rotary, std::move(state)} : DeviceKernel();
+  return state->shader ? DeviceKernel{is_fused ? &fused_rotary : &rotary, std::move(state)} : DeviceKernel();
 }
 
 }  // namespace treadle::gpu
