@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -127,7 +128,15 @@ class PluginStream final : public Stream {
     current = before;
     kept_.push_back(std::move(work));
   }
-  void enqueue_release(Work work) override { done_.push_back(std::move(work)); }
+  // Within memory limits a stream is not synchronised for many steps, so its events tell which work can be done.
+  void enqueue_release(Work work) override {
+    while (!done_.empty() && done_.front().first && done_.front().first->complete()) {
+      const Work next = std::move(done_.front().second);
+      done_.pop_front();
+      next();
+    }
+    done_.emplace_back((*of_)->move ? record_time() : nullptr, std::move(work));
+  }
   void copy(void* dst, const void* src, size_t size_bytes, CopyKind kind) override {
     if (size_bytes == 0) return;
     check(of_->registration(), "copy",
@@ -160,7 +169,7 @@ class PluginStream final : public Stream {
   void synchronize() override {
     clear_failure();
     const int ok = (*of_)->synchronize(of_->user(), handle_);
-    for (Work& work : std::exchange(done_, {})) work();
+    for (const auto& [event, work] : std::exchange(done_, {})) work();
     kept_.clear();
     for (const Work& tell : std::exchange(timed_, {}))
       if (ok) tell();
@@ -177,9 +186,11 @@ class PluginStream final : public Stream {
   const std::shared_ptr<Device> device_;
   const InstancePtr of_;
   void* handle_ = nullptr;
-  std::shared_ptr<PluginEvent> began_;  // event at the beginning of the piece of work whose time is measured
-  std::vector<Work> kept_, done_;       // kept_: work in progress; done_: functions to call when it has ended
-  std::vector<Work> timed_;             // functions that report the times of pieces of work when these have ended
+  std::shared_ptr<PluginEvent> began_;  // event recorded at the beginning of the piece of work whose time is measured
+  std::vector<Work> kept_;              // work in progress
+  // Work to do when earlier work has ended, each with the event that tells so; null if only synchronize() does
+  std::deque<std::pair<std::shared_ptr<PluginEvent>, Work>> done_;
+  std::vector<Work> timed_;  // functions that report the times of pieces when their work is done
 };
 
 class PluginDevice final : public Device, private Bus {

@@ -6,7 +6,10 @@
 #include "device/cpu/cpu_device.h"
 #include "device/sim/sim_device.h"
 #include "exec/placed/placed_program.h"
+#include "exec/placed/placed_run.h"
 #include "tests/exec/graphs.h"
+#include "tests/exec/host_program.h"
+#include "tests/exec/random_graphs.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -116,6 +119,53 @@ TEST(ResidentProgram, LeavesNothingButConstantsOnTheDevice) {
     EXPECT_LE(sim->allocated_bytes(), Storage::kAlignment);
   }
   EXPECT_EQ(sim->allocated_bytes(), 0U);
+}
+
+// Moves run beside kernels. The checker finds those that nothing orders.
+TEST(ResidentProgram, RandomGraphsWithinLimitsGiveTheHostsBits) {
+  int64_t num_waits = 0;
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const std::shared_ptr<Graph> made = testing::random_graph(seed, /*data_dependent=*/false);
+    const testing::HostProgram plain(made, exec::ProgramOptions{.reuse_memory = false});
+    const exec::Program program(testing::random_graph(seed, /*data_dependent=*/false), {.parallel = true});
+    const auto sim = SimDevice::create({.seed = seed, .max_delay_us = seed % 2 == 0 ? 0 : 40});
+    const auto memory = std::make_shared<exec::DeviceMemory>(nullptr, /*limited=*/true);
+    const int streams = 1 + static_cast<int>(seed % 3);
+    exec::StreamPlan plan =
+        exec::plan_streams(program, exec::place_instructions(program, {.default_device = 1}), 2, {.compute_streams = streams});
+    exec::PlacedProgram placed(program, {cpu_device(), sim}, std::move(plan), memory);
+    const std::vector<Datum> feeds = testing::random_feeds(seed);
+    std::vector<Datum> expected(program.output_slots().size()), outputs(expected.size());
+    plain.run(feeds, expected, {});
+    constexpr size_t kImage = size_t{48} * 48 * 4, kLeast = 3 * kImage;
+    for (const size_t limit : {kLeast, kLeast + kImage / 2, 8 * kImage, kLeast}) {
+      memory->set_limit(limit);
+      placed.run(feeds, outputs, {});
+      testing::expect_same_bits(outputs, expected);
+      EXPECT_LE(memory->account.bytes(), limit);
+      EXPECT_LE(sim->allocated_bytes(), limit);
+    }
+    EXPECT_LE(sim->peak_bytes(), 8 * kImage);
+    const exec::RunHandle next = placed.take();
+    num_waits += dynamic_cast<const exec::PlacedRun&>(*next).residency()->num_waits();
+  }
+  EXPECT_GT(num_waits, 0);
+}
+
+TEST(ResidentProgram, TheHostDoesNotWaitForMemoryThatIsFree) {
+  GraphBuilder b;
+  ValueId last = b.input("x", DType::float32, {64, 64});
+  for (int i = 0; i < 40; ++i) last = b.node("MatMul", {last, b.constant("w" + std::to_string(i), floats({64, 64}, 0))});
+  b.output(last, "y");
+  const exec::Program program(b.finish());
+  const auto sim = SimDevice::create({.max_delay_us = 50});
+  const auto placed = place(program, sim);  // without a number of bytes yet
+  for (int run = 0; run < 3; ++run) {
+    std::vector<Datum> outputs(1);
+    placed->run(std::vector<Datum>{floats({64, 64}, 0)}, outputs, {});
+  }
+  const exec::RunHandle next = placed->take();
+  EXPECT_EQ(dynamic_cast<const exec::PlacedRun&>(*next).residency()->num_waits(), 0);
 }
 
 // If a step lacks memory on its own device, the run may use memory on the other device.

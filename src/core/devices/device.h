@@ -111,9 +111,9 @@ class Bus {
   virtual void discard(void* data, size_t size_bytes) = 0;
   /// Declares that contents will never be needed again. Their addresses may have been freed already.
   virtual void forget(void* /*data*/, size_t /*size_bytes*/) noexcept {}
-  /// Moves contents into the other memory (device or host) ahead of their use, under the same addresses and in the stream's order. Memory
-  /// without contents is not moved.
-  /// @param data  from allocate_anywhere(); null: weights packed by host kernels. Moves to the device need reserved memory, see reserve()
+  /// Prefetches contents into the other memory (device or host), under the same addresses and in the stream's order. Memory without
+  /// contents is not moved. Memory on the device from which contents move is unreserved when the move is done.
+  /// @param data  from allocate_anywhere(); null: weights packed by host kernels. Before a move to the device, it has been reserved there
   virtual void move(Stream& stream, void* data, size_t size_bytes, Move where) = 0;
   /// From now on, when these contents move to the device, the host keeps a copy, so that Move::back_to_host copies nothing.
   virtual void keep_on_host(void* /*data*/, size_t /*size_bytes*/) {}

@@ -146,7 +146,7 @@ class SimStream final : public Stream {
   }
 
   void transfer(size_t size_bytes) {
-    if (bus_bytes_per_second_ <= 0) return;
+    if (bus_bytes_per_second_ <= 0) return issue([] {});
     const auto time = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * static_cast<double>(size_bytes) / bus_bytes_per_second_));
     // Simulates a transfer over a bus. A bus uses no CPU core, so the thread sleeps. At the end it spins, because sleeping takes some
     // microseconds longer than requested.
@@ -374,9 +374,12 @@ class SimDeviceImpl final : public SimDevice, private Bus, private SharedEngine,
     return true;
   }
   void unreserve(void*, size_t size_bytes) noexcept override { allocated_ -= size_bytes; }
-  // Moves nothing, because the device uses host memory. Only simulates the time, which is zero if the host has a valid copy already.
-  void move(Stream& stream, void*, size_t size_bytes, Move where) override {
-    if (where != Move::back_to_host) own(stream).transfer(size_bytes);
+  // The device's memory is the host's. So a move only takes time, and none if the host has the contents already. The checker takes it for a
+  // write: contents are not where other work expects them until the move is done.
+  void move(Stream& stream, void* data, size_t size_bytes, Move where) override {
+    if (where == Move::back_to_host) return;
+    if (data) own(stream).check(data, size_bytes, Access::write, "move");
+    own(stream).transfer(size_bytes);
   }
   void use_over_bus(Stream& stream, size_t size_bytes) override { own(stream).transfer(size_bytes); }
   void set_gives_way(Stream& stream, std::function<void()> check) override { own(stream).set_gives_way(std::move(check)); }

@@ -39,6 +39,7 @@ void MovableMemory::free(uint64_t address, size_t size_bytes) noexcept {
 
 void MovableMemory::release(Part& part, bool device, bool host) noexcept {
   if (device && part.device != 0) on_device_.free(std::exchange(part.device, 0), part.size_bytes);
+  if (device) part.leaves_device = false;
   if (host && part.host != 0) on_host_.free(std::exchange(part.host, 0), part.size_bytes);
 }
 
@@ -122,7 +123,7 @@ uint64_t MovableMemory::reach(uint64_t address, size_t size_bytes) {
   if (!is_movable(address)) return address;
   std::lock_guard lock(mutex_);
   Part& of = part(address, size_bytes);
-  if (of.device == 0 && of.host == 0) of.host = on_host_.allocate(of.size_bytes);
+  if (!of.is_on_device() && of.host == 0) of.host = on_host_.allocate(of.size_bytes);
   return present(address, size_bytes);
 }
 
@@ -134,9 +135,9 @@ uint64_t MovableMemory::find(uint64_t address, size_t size_bytes) {
 
 uint64_t MovableMemory::present(uint64_t address, size_t size_bytes) {
   const auto at = containing(address, size_bytes);
-  if (at == parts_.end() || (at->second.device == 0 && at->second.host == 0))
+  if (at == parts_.end() || (!at->second.is_on_device() && at->second.host == 0))
     throw Error(ErrorCode::internal, fmt::format("{} bytes at {:#x} are in no memory of {}", size_bytes, address, connection_.name()));
-  return (at->second.device != 0 ? at->second.device : at->second.host) + (address - at->first);
+  return (at->second.is_on_device() ? at->second.device : at->second.host) + (address - at->first);
 }
 
 MovableMemory::Copy MovableMemory::move_to_device(uint64_t address, size_t size_bytes) {
@@ -151,8 +152,11 @@ MovableMemory::Copy MovableMemory::move_to_device(uint64_t address, size_t size_
 MovableMemory::Copy MovableMemory::move_to_host(uint64_t address, size_t size_bytes, bool unchanged) {
   std::lock_guard lock(mutex_);
   Part& of = part(address, size_bytes);
-  if (of.device == 0 || (unchanged && of.host != 0)) return {};
-  if (of.host == 0) of.host = on_host_.allocate(of.size_bytes);
+  if (of.device == 0) return {};
+  const bool is_there = of.host != 0;
+  if (!is_there) of.host = on_host_.allocate(of.size_bytes);
+  of.leaves_device = true;
+  if (unchanged && is_there) return {};
   return {.to = of.host, .from = of.device, .size_bytes = of.size_bytes};
 }
 

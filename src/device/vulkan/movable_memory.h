@@ -44,8 +44,9 @@ class MovableMemory {
   /// See Bus::keep_on_host.
   void keep_on_host(uint64_t address, size_t size_bytes);
 
-  /// Returns the current address of a part for shaders: in device memory if the part has any, otherwise in host memory, which is allocated
-  /// if necessary. Addresses that are not from allocate() are returned unchanged. @throws OutOfMemory
+  /// Returns the address at which shaders find the contents: in the device's memory if the part has memory there and does not leave it,
+  /// otherwise in the host's memory, which is allocated if the part has none. Returns addresses that allocate() has not given out
+  /// unchanged. @throws OutOfMemory
   uint64_t reach(uint64_t address, size_t size_bytes);
   /// Like reach(), but for any range of bytes within a part, and without allocating memory.
   /// @throws Error(internal) if the part has no memory
@@ -59,8 +60,9 @@ class MovableMemory {
   };
   /// Moves a part to the device. @pre reserve() has been called for the part
   Copy move_to_device(uint64_t address, size_t size_bytes);
-  /// Moves a part to the host. The part keeps its device memory until unreserve(). @param unchanged  true: the copy that the host has kept
-  /// is valid, so nothing has to be copied
+  /// The part keeps its memory on the device until unreserve(), which is called when the copy is done, but its contents are found on the
+  /// host at once. @param unchanged  true if a copy that the host has kept is valid, so that
+  /// nothing has to be copied
   /// @throws OutOfMemory
   Copy move_to_host(uint64_t address, size_t size_bytes, bool unchanged);
 
@@ -69,6 +71,9 @@ class MovableMemory {
     size_t size_bytes = 0;
     uint64_t device = 0, host = 0;  // addresses of the part's device and host memory; 0: it has none
     bool keeps_host = false;
+    bool leaves_device = false;  // true from move_to_host() until unreserve()
+
+    bool is_on_device() const { return device != 0 && !leaves_device; }
   };
   using Parts = std::map<uint64_t, Part>;
 

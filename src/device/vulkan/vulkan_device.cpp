@@ -553,7 +553,6 @@ class OpenDevice final : public VulkanDevice, private Bus {
     if (copy.to != 0) stream.copy(as_pointer(copy.to), as_pointer(copy.from), copy.size_bytes, CopyKind::device_to_device);
     if (copy.free_on_host != 0)
       stream.enqueue_release([parts = parts_, copy] { parts->host_heap.free(copy.free_on_host, copy.size_bytes); });
-    if (!to_device) stream.synchronize();  // the caller will free the device memory, which work may still use
   }
 
   const std::shared_ptr<Parts> parts_;

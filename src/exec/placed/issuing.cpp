@@ -10,11 +10,6 @@
 #include "exec/run/run_instruction.h"
 
 namespace treadle::exec {
-namespace {
-
-constexpr size_t kMostInGroup = 16;  // maximum number of steps in a group; a changed memory limit applies from the next group on
-
-}  // namespace
 
 Issuing::Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values, StepWork& work, const NodeRunner& nodes,
                  FirstError& error)
@@ -30,8 +25,7 @@ Issuing::Issuing(RunStreams& streams, PlacedMemory& memory, PlacedValues& values
 
 bool Issuing::goes_one_by_one(const sharing::Turn& turn) const { return turn.has_duty() || control_.observer || nodes_.has_cache(); }
 
-void Issuing::run(StepCursor& cursor, size_t end) {
-  group_.clear();
+void Issuing::issue(StepCursor& cursor, size_t end) {
   try {
     sharing::Turn turn(control_.job, control_.recording.recorder, control_.recording.run, control_.stop.interruption());
     while (cursor.next() < end && !error_.stopped()) {
@@ -40,17 +34,25 @@ void Issuing::run(StepCursor& cursor, size_t end) {
       if (goes_one_by_one(turn)) {
         for (const StepId s : bulk) issue_alone(s, turn);
       } else if (memory_.residency()) {
-        for (const StepId s : bulk) issue_in_group(s, turn);
+        for (const StepId s : bulk) issue_within_limits(s, turn);
       } else {
         issue(bulk);
       }
       cursor.go_to(cursor.next() + bulk.size());
     }
-    end_group();
   } catch (...) {
     error_.note(std::current_exception());
   }
+}
+
+void Issuing::run(StepCursor& cursor, size_t end) {
+  issue(cursor, end);
   streams_.wait_for_all(error_);
+  try {
+    if (Residency* residency = memory_.residency()) residency->settle();
+  } catch (...) {
+    error_.note(std::current_exception());
+  }
 }
 
 void Issuing::rethrow_on_device(const StreamPlan::Step& step) {
@@ -64,64 +66,43 @@ void Issuing::rethrow_on_device(const StreamPlan::Step& step) {
   }
 }
 
-void Issuing::issue_in_group(StepId s, sharing::Turn& turn) {
+void Issuing::issue_within_limits(StepId s, sharing::Turn& turn) {
   if (error_.stopped()) return;
   const StreamPlan::Step& step = steps_[s];
-  const bool is_alone = turn.has_duty() || (!step.is_copy() && (step.host_waits || steps_.instruction(step).dynamic));
-  if (is_alone || group_.size() == kMostInGroup || !joins_group(s)) end_group();
-  if (is_alone || error_.stopped()) return issue_alone(s, turn);
-  if (group_.empty()) {
-    try {
-      prepare_alone(s, turn);
-    } catch (...) {
-      rethrow_on_device(step);
-    }
-  }
-  group_.push_back(s);
-  issue(std::span(&s, 1));
-}
-
-bool Issuing::joins_group(StepId s) {
-  if (group_.empty()) return false;
-  const StreamPlan::Step& step = steps_[s];
+  if (turn.has_duty() || (!step.is_copy() && (step.host_waits || steps_.instruction(step).dynamic))) return issue_alone(s, turn);
   try {
-    control_.stop.check();
-    if (!step.is_copy()) values_.make_outputs(step);
-    return memory_.residency()->joins(s);
+    prepare(s, turn);
   } catch (...) {
     rethrow_on_device(step);
   }
-}
-
-void Issuing::end_group() {
-  if (group_.empty()) return;
-  streams_.wait_for_all(error_);
-  if (!error_.stopped())
-    for (const StepId s : group_) memory_.residency()->after(s);
-  group_.clear();
+  issue(std::span(&s, 1));
+  if (!error_.stopped()) memory_.residency()->after(s);
 }
 
 void Issuing::issue_alone(StepId s, sharing::Turn& turn) {
-  end_group();
   const StreamPlan::Step& step = steps_[s];
   if (control_.observer && !step.is_copy()) control_.stop.call([&] { control_.observer->ready(nodes_.state(), steps_.instruction(step)); });
   Residency* const residency = memory_.residency();
-  if (turn.has_duty() || residency) {
+  const auto wait = [&] {
     streams_.wait_for_all(error_);
+    if (residency) residency->note_all_done();
+  };
+  if (turn.has_duty() || residency) {
+    wait();
     if (error_.stopped()) return;
     try {
-      prepare_alone(s, turn);
+      prepare(s, turn);
     } catch (...) {
       rethrow_on_device(step);
     }
   }
   issue(std::span(&s, 1));
   if (!residency) return;
-  streams_.wait_for_all(error_);
   if (!error_.stopped()) residency->after(s);
+  wait();
 }
 
-void Issuing::prepare_alone(StepId s, sharing::Turn& turn) {
+void Issuing::prepare(StepId s, sharing::Turn& turn) {
   const StreamPlan::Step& step = steps_[s];
   control_.stop.check();
   if (!step.is_copy()) {

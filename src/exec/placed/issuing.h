@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "exec/placed/placed_memory.h"
 #include "exec/placed/placed_steps.h"
@@ -19,9 +18,9 @@
 namespace treadle::exec {
 
 /// A bulk is a sequence of steps that is issued as one piece of work (PlacedSteps::bulk_from). Normally the host issues bulks without
-/// waiting for earlier ones. It waits after each single step if an observer or a cache reads the outputs of each node, or if the job
-/// decides when a node may run. Under a memory limit, the host issues a group of steps whose values fit into the memory together, and then
-/// waits for all of them.
+/// waiting for earlier ones. It issues single steps, each after the step before has ended, if an observer or a cache reads the outputs of
+/// each node, or if the job decides when a node may run. Under a memory limit, the host issues single steps, too, but without waiting for
+/// earlier ones if there is memory for the step's values (Residency).
 class Issuing {
  public:
   /// All arguments belong to one run and must outlive this object.
@@ -30,6 +29,8 @@ class Issuing {
   /// Issues the steps from the cursor to `end`, and waits until all devices have done them. If a step fails, the error is noted in `error`
   /// and the cursor stops before `end`.
   void run(StepCursor& cursor, size_t end);
+  /// Issues the steps from the cursor to `end`. If one cannot be issued, the error is noted in `error` and the cursor stops before `end`.
+  void issue(StepCursor& cursor, size_t end);
   /// Called between runs, when the arenas are freed. Destroys the recorded work, which contains addresses in the arenas.
   void trim() noexcept { recorded_.clear(); }
   const RecordedBulks& recorded() const { return recorded_; }
@@ -37,10 +38,8 @@ class Issuing {
  private:
   bool goes_one_by_one(const sharing::Turn& turn) const;
   void issue_alone(StepId step, sharing::Turn& turn);
-  void issue_in_group(StepId step, sharing::Turn& turn);
-  bool joins_group(StepId step);
-  void end_group();
-  void prepare_alone(StepId step, sharing::Turn& turn);
+  void issue_within_limits(StepId step, sharing::Turn& turn);
+  void prepare(StepId step, sharing::Turn& turn);
   void issue(std::span<const StepId> bulk);
   void issue_kernels(std::span<const StepId> bulk, Stream& queue);
   void enqueue_kernels(std::span<const StepId> bulk, Stream& queue);
@@ -58,7 +57,6 @@ class Issuing {
   const RunControl& control_;
   FirstError& error_;
   RecordedBulks recorded_;
-  std::vector<StepId> group_;  // the steps of the present group that may still be running; groups exist only under a memory limit
 };
 
 }  // namespace treadle::exec

@@ -12,7 +12,7 @@ PlacedMemory::PlacedMemory(ProgramMemory& of_program, const RunStreams& streams,
 
 void PlacedMemory::keep_to_limits() {
   residency_.reset();  // the destructor waits for moves that have not ended
-  residency_ = std::make_unique<Residency>(steps_, of_program_.of_session());
+  residency_ = std::make_unique<Residency>(steps_, streams_, of_program_.of_session());
 }
 
 void PlacedMemory::begin(const Binding& binding) {

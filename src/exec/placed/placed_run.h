@@ -72,6 +72,8 @@ class PlacedRun final : public Run {
   const Program& program_;
   RunControl control_;
   RunState state_;  // feeds, binding, and outputs on the host
+  /// Returns null if the run keeps to no limit.
+  const Residency* residency() const { return memory_.residency(); }
   FeedBinder feeds_;
   OutputStore outputs_;
   NodeRunner nodes_;

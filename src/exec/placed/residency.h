@@ -28,6 +28,8 @@ namespace treadle::exec {
 ///   the value whose next use is the farthest away costs the fewest moves (Belady's rule).
 /// - If the session has a limit, every step needs all its values in the device's memory. A run does not begin if one of its steps needs
 ///   more than the limit.
+/// - Moves run beside the steps under way. A step waits on its device for the values that it uses, and a move for the steps that have used
+///   the value. The host waits only if a step needs memory that steps or moves under way still use (StepsUnderWay has the one other wait).
 /// - Constants for the next steps are fetched while earlier steps run, if there is free room.
 /// - If the job limits the host's memory, values in it are written to a file, and read back before the step that uses them.
 /// - Bodies of If, Loop and Scan have runs with a Residency of their own. While the run of a body is under way, values of the surrounding
@@ -37,8 +39,8 @@ namespace treadle::exec {
 /// that are idle or wait for a body.
 class Residency final : MemoryKeeper {
  public:
-  /// @param steps  must outlive this object.
-  Residency(const PlacedSteps& steps, std::shared_ptr<DeviceMemory> memory);
+  /// @param steps, streams  must outlive this object.
+  Residency(const PlacedSteps& steps, const RunStreams& streams, std::shared_ptr<DeviceMemory> memory);
   ~Residency();
   Residency(const Residency&) = delete;
   Residency& operator=(const Residency&) = delete;
@@ -52,15 +54,17 @@ class Residency final : MemoryKeeper {
   /// devices without a bus.
   /// @param from_host  true if the memory is a copy of a feed or constant that the host still has
   void add(LocationId location, std::byte* data, size_t size_bytes, bool from_host);
-  /// Called before and after each step.
+  /// Called before each step is issued, though earlier ones are under way. Lets the step's stream wait for the step's values.
   /// @throws Error(resource_exhausted) if the limits leave no room for the step's values, Error(io_error) if a file cannot be written.
   void before(StepId step);
+  /// Called when the step has been issued.
   void after(StepId step);
-  /// Called instead of before(), for a step that is issued while earlier steps may still be running: the step of the last before() and all
-  /// later ones. When all of them are done, after() is called for each.
-  /// @return false if the step must wait: a value in use would have to move, memory in use would be needed for another value, a value would
-  ///   have to be evicted, or a limit is exceeded
-  bool joins(StepId step);
+  /// Called when the host has waited for all steps.
+  void note_all_done();
+  /// Like note_all_done(), and waits for the moves, too. @throws the error of a move
+  void settle();
+  /// Returns how often the host has waited for memory that work under way used.
+  int64_t num_waits() const { return num_waits_; }
 
   /// Marks the run as active while this object lives. No other run may evict the values of an active run. If the session has a limit, only
   /// one of its runs (with the runs of its bodies) is active at a time; the constructor waits for its turn.
@@ -93,14 +97,15 @@ class Residency final : MemoryKeeper {
  private:
   using Place = ResidentUnit::Place;
   struct OnDevice {
-    OnDevice(const PlacedSteps& steps, int device, DeviceMemory& memory) : uses(steps, device), units(steps.device(device), memory, uses) {}
+    OnDevice(const PlacedSteps& steps, int device, DeviceMemory& memory, StepsUnderWay& under_way)
+        : uses(steps, device), units(steps.device(device), memory, uses, under_way) {}
     const DeviceUses uses;
     ResidentUnits units;
-    size_t position = 0;                 // position of the last step that has begun and uses the device
-    std::vector<UnitId> used_last = {};  // units in the arena whose last use is in a step that is still running
+    size_t position = 0;  // position of the last step that was issued and uses the device
   };
   struct Guard;
   struct Choice;
+  struct Shortage;
 
   OnDevice* on(int device) const { return devices_[static_cast<size_t>(device)].get(); }
   template <typename Visit>
@@ -108,28 +113,34 @@ class Residency final : MemoryKeeper {
   template <typename Visit>
   void for_devices_of(const StreamPlan::Step& step, Visit&& visit) const;
   void set_going_on(bool on);
+  void settle_all();
   // Making room in a device's memory:
   int64_t next_use(const OnDevice& on, UnitId unit, size_t position) const;
   bool let_one_go(OnDevice& on, const Choice& choice);
-  bool make_room(OnDevice& on, const MemoryAccount* full, const std::function<bool()>& enough, const Choice& choice);
+  bool make_room(OnDevice& on, const Shortage& shortage, const Choice& choice);
+  bool awaits_leaving(const OnDevice& on, const Shortage& shortage, Place from, uint64_t least_bytes);
   bool give_way(const MemoryAccount& full, const std::function<bool()>& enough) override;
   void check_limit(const OnDevice& on) const;
   void check_room(const OnDevice& on) const;
   // Bringing in a step's values:
   bool reads_in_place(const StreamPlan::Step& step) const;
-  void prepare(OnDevice& on, bool in_place);
-  void bring(OnDevice& on, UnitId unit);
-  bool join(OnDevice& on, size_t position, bool in_place);
-  bool appear(OnDevice& on, UnitId unit);
-  void note_under_way(OnDevice& on, size_t position);
+  bool prepare(StepId step);
+  bool prepare(OnDevice& on, bool in_place);
+  bool bring(OnDevice& on, UnitId unit);
+  void note_move(const OnDevice& on);
+  void appear(OnDevice& on, UnitId unit);
   void fetch_ahead(OnDevice& on);
 
   const PlacedSteps& steps_;
+  const RunStreams& streams_;
   const std::shared_ptr<DeviceMemory> memory_;
+  StepsUnderWay under_way_;
   std::vector<std::unique_ptr<OnDevice>> devices_;  // null for the host and for devices without a bus
   const Binding* binding_ = nullptr;                // the binding of the run; null except between begin() and end()
   IdSpan<LocationId, std::byte* const> planned_;
-  size_t first_position_ = 0;  // position of the first step that may still be running
+  std::shared_ptr<Event> awaited_;  // the host has to wait for it before the present step can get its memory; null: nothing
+  size_t events_until_ = 0;         // each step before this position has an event of its own
+  int64_t num_waits_ = 0;
   bool goes_on_ = false;
   int bodies_under_way_ = 0;
 };
