@@ -61,6 +61,15 @@ bool DeviceArenas::place(const Binding& binding, Room room) {
   return true;
 }
 
+void DeviceArenas::share(const DeviceArenas& with) {
+  for (size_t d = 1; d < arenas_.size(); ++d) {
+    if (arenas_[d].storage == with.arenas_[d].storage && arenas_[d].offsets == with.arenas_[d].offsets) continue;
+    arenas_[d] = with.arenas_[d];
+    generation_ = 0;
+    ++renewals_;
+  }
+}
+
 void DeviceArenas::renew(int device, std::vector<size_t> sizes, Room room) {
   Arena& arena = arenas_[static_cast<size_t>(device)];
   ++renewals_;

@@ -23,6 +23,8 @@ class DeviceArenas {
   /// @return true if the binding (the plan for the present extents) is not the one of the last call
   /// @throws Error(resource_exhausted)
   bool place(const Binding& binding, Room room);
+  /// Takes over another run's arenas on devices, for both to use. The host's arena stays this run's own.
+  void share(const DeviceArenas& with);
   /// Returns a number that changes whenever locations may have other addresses although the binding is the same.
   uint64_t generation() const { return renewals_; }
   /// Frees all arenas.

@@ -14,11 +14,13 @@ Crossings::Crossings(const PlacedSteps& steps)
     : only_for_devices(steps.program().slots().size(), 1),
       only_for_caller(steps.program().slots().size(), kNoLocation),
       copied_to(steps.plan().locations.size(), kNoLocation),
+      is_copied_to_host(steps.program().slots().size(), 0),
       maker(steps.plan().locations.size(), kNoStep),
       readers(steps.program().slots().size()) {
   for (const StreamPlan::Step& step : steps.plan().steps) {
     if (step.is_copy()) {
       const StreamPlan::Location& to = steps.location(step.target);
+      if (to.device == DevicePlacement::kHost) is_copied_to_host[to.slot] = 1;
       if (to.device == DevicePlacement::kHost && to.num_steps == 1 && to.memory == StreamPlan::Location::Memory::held)
         only_for_caller[to.slot] = copied_to[step.source] = step.target;
       continue;
@@ -96,15 +98,18 @@ DeviceIo::DeviceIo(const Crossings& crossings, const PlacedMemory& memory, const
 
 Datum DeviceIo::take_feed(size_t input, const Datum& feed) {
   if (!feed.is_tensor() || !feed.tensor().storage()->device()) return feed;
-  const Device& lies_on = *feed.tensor().storage()->device();
+  if (!takes_from_device(input, feed.tensor())) return from_device(feed);
+  const Tensor contiguous = feed.tensor().contiguous();
+  for (size_t d = 1; d < steps_.devices().size(); ++d) watch(static_cast<int>(d), contiguous);
+  return contiguous;
+}
+
+bool DeviceIo::takes_from_device(size_t input, const Tensor& feed) const {
+  const Device& lies_on = *feed.storage()->device();
   const auto devices = steps_.devices().subspan(1);
   const SlotId slot = steps_.program().input_slots()[input];
-  const bool may_stay = crossings_.only_for_devices[slot] && !control_.observer && !memory_.of_program().keeps_limits() &&
-                        std::all_of(devices.begin(), devices.end(), [&](const auto& device) { return device->reaches(lies_on); });
-  if (!may_stay) return from_device(feed);
-  const Tensor contiguous = feed.tensor().contiguous();
-  for (size_t d = 1; d <= devices.size(); ++d) watch(static_cast<int>(d), contiguous);
-  return contiguous;
+  return crossings_.only_for_devices[slot] && !control_.observer && !memory_.of_program().keeps_limits() &&
+         std::all_of(devices.begin(), devices.end(), [&](const auto& device) { return device->reaches(lies_on); });
 }
 
 void DeviceIo::watch(int device, const Tensor& tensor) {

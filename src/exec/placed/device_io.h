@@ -24,6 +24,7 @@ struct Crossings {
   /// For each root slot (a slot with bytes of its own): its location on the host, if one copy makes it and no step reads it.
   IdVector<SlotId, LocationId> only_for_caller;
   IdVector<LocationId, LocationId> copied_to;     ///< for each location on a device: the location in only_for_caller that is copied from it
+  IdVector<SlotId, uint8_t> is_copied_to_host;    ///< for each root slot: 1 if a copy makes it on the host
   IdVector<LocationId, StepId> maker;             ///< the first step that writes a location; kNoStep: there is none
   IdVector<SlotId, std::vector<StepId>> readers;  ///< for each input with bytes of its own: all steps that read it, including copies
   /// For each copy to the host: the first copy of the same bytes on the same stream, for example if one output is a view of another.
@@ -44,6 +45,9 @@ class DeviceIo {
   /// Returns the feed in the memory in which the run will read it. A feed on a device stays there if the run only copies it and all devices
   /// of the run can copy from that device; otherwise this function copies it to the host.
   Datum take_feed(size_t input, const Datum& feed);
+  /// Returns true if a feed on a device stays there.
+  bool takes_from_device(size_t input, const Tensor& feed) const;
+  const Crossings& crossings() const { return crossings_; }
   static Datum from_device(Datum value);
   /// Decides at the start of a run which outputs stay on the device that makes them. An output stays if the caller accepts it on the device
   /// and no step reads its copy on the host. The copy to the host then becomes a copy within the device. All other outputs go to the host.

@@ -27,6 +27,10 @@ class PlacedMemory {
   /// @throws Error(resource_exhausted)
   void begin(const Binding& binding);
   void end() noexcept;
+  /// Uses the arenas on devices of another run, all of whose steps come before this one's. Does nothing if one of the two keeps to limits.
+  void share_arenas(const PlacedMemory& earlier) {
+    if (!residency_ && !earlier.residency_) arenas_.share(earlier.arenas_);
+  }
   /// Frees the arenas. Called between runs.
   void trim() noexcept { arenas_.trim(); }
 

@@ -175,6 +175,34 @@ bool PlacedRun::advance(size_t steps) {
   });
 }
 
+bool PlacedRun::issue_behind(const PlacedRun* earlier) {
+  if (earlier) streams_.follow(earlier->streams_);
+  return cursor_.advance(SIZE_MAX, state_, [&](size_t end) { issuing_.issue(cursor_, std::min(end, cursor_.next() + steps_left())); });
+}
+
+void PlacedRun::finish() {
+  streams_.wait_for_all(error_);
+  rethrow();
+}
+
+bool PlacedRun::takes_from_devices(std::span<const Datum> feeds) const {
+  for (size_t i = 0; i < feeds.size(); ++i)
+    if (feeds[i].is_tensor() && feeds[i].tensor().storage()->device() && !io_.takes_from_device(i, feeds[i].tensor())) return false;
+  return true;
+}
+
+bool PlacedRun::hands_out_what_devices_copy() const {
+  const bool host_is_at_once = steps_.device(DevicePlacement::kHost).calls_work_at_once();
+  return std::ranges::any_of(program_.output_slots(), [&](SlotId slot) {
+    const SlotId root = steps_.slot(slot).root;
+    const Datum& value = state_.held(root);
+    if (!value.is_tensor()) return value.defined() && !host_is_at_once;
+    const bool is_on_device = value.tensor().storage()->device() != nullptr;
+    if (steps_.slot(root).location == LocationKind::feed) return is_on_device;
+    return !is_on_device && (!host_is_at_once || io_.crossings().is_copied_to_host[root] != 0);
+  });
+}
+
 // Throws the first error of the steps done so far, if there is one.
 void PlacedRun::rethrow() {
   const std::exception_ptr error = error_.take();

@@ -54,10 +54,26 @@ class PlacedRun final : public Run {
   }
   const RunControl& control() const override { return control_; }
 
+  // For PlacedRounds, between start() and take_outputs() instead of advance():
+  /// Issues all steps without waiting for them. @param earlier  a run behind whose steps these come; null: there is none
+  /// @return false if it has not come to the end, because of an error, which finish() throws, or a Yield
+  bool issue_behind(const PlacedRun* earlier);
+  /// Waits for the steps. @throws their first error
+  void finish();
+  /// Uses the arenas on devices of another run of the program, all of whose steps come before this one's. Called before start().
+  void share_arenas(const PlacedRun& earlier) { memory_.share_arenas(earlier.memory_); }
+  /// Returns true if the run reads all of these feeds that are on devices there, so that they may be in the making.
+  bool takes_from_devices(std::span<const Datum> feeds) const;
+  /// Returns true if the host has to wait for the steps before take_outputs(): an output is copied to the host, or is a feed on a device,
+  /// of which take_outputs() makes a copy.
+  bool hands_out_what_devices_copy() const;
+
   /// Returns the size of a device's arena.
   size_t arena_bytes(int device) const { return memory_.arenas().size_bytes(device); }
   Stream& stream(int i) const { return streams_.at(i); }
   const RecordedBulks& recorded() const { return issuing_.recorded(); }
+  /// Returns null if the run keeps to no limit.
+  const Residency* residency() const { return memory_.residency(); }
 
  private:
   void bind(std::span<const Datum> feeds, std::span<const Datum> bound, std::span<const OutputMemory> memory,
@@ -72,8 +88,6 @@ class PlacedRun final : public Run {
   const Program& program_;
   RunControl control_;
   RunState state_;  // feeds, binding, and outputs on the host
-  /// Returns null if the run keeps to no limit.
-  const Residency* residency() const { return memory_.residency(); }
   FeedBinder feeds_;
   OutputStore outputs_;
   NodeRunner nodes_;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "exec/placed/placed_rounds.h"
 #include "exec/placed/placed_run.h"
 #include "exec/plan/plans.h"
 #include "exec/run/frame.h"
@@ -26,6 +27,41 @@ std::unique_ptr<PlacedRun> PlacedSchedule::take() {
 }
 
 void PlacedSchedule::give_back(std::unique_ptr<PlacedRun> run) noexcept { runs_.give_back(std::move(run)); }
+
+std::unique_ptr<PlacedRounds> PlacedSchedule::take_rounds() {
+  return rounds_.take([&] { return std::make_unique<PlacedRounds>(*this); });
+}
+
+void PlacedSchedule::give_back(std::unique_ptr<PlacedRounds> rounds) noexcept { rounds_.give_back(std::move(rounds)); }
+
+namespace {
+
+class TakenRounds final : public BodyRunner::Rounds {
+ public:
+  TakenRounds(PlacedSchedule& schedule, const PlacedMemory& around)
+      : schedule_(schedule), around_(around), rounds_(schedule.take_rounds()) {}
+  ~TakenRounds() override { schedule_.give_back(std::move(rounds_)); }
+  TakenRounds(const TakenRounds&) = delete;
+  TakenRounds& operator=(const TakenRounds&) = delete;
+
+  void run(std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control, std::span<const int64_t> parent_values,
+           size_t looked_at) override {
+    const Residency::BodyUnderWay under_way(around_.residency());
+    rounds_->run(feeds, results, control, parent_values, looked_at);
+  }
+  void finish() override { rounds_->finish(); }
+
+ private:
+  PlacedSchedule& schedule_;
+  const PlacedMemory& around_;
+  std::unique_ptr<PlacedRounds> rounds_;
+};
+
+}  // namespace
+
+std::unique_ptr<BodyRunner::Rounds> PlacedBodies::rounds(const Program& body) {
+  return std::make_unique<TakenRounds>(schedule_.of_body(body), memory_);
+}
 
 void PlacedBodies::run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
                        std::span<const int64_t> parent_values, size_t looked_at) {

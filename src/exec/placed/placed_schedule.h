@@ -14,6 +14,7 @@
 
 namespace treadle::exec {
 
+class PlacedRounds;
 class PlacedRun;
 
 class PlacedSchedule {
@@ -34,6 +35,8 @@ class PlacedSchedule {
 
   std::unique_ptr<PlacedRun> take();
   void give_back(std::unique_ptr<PlacedRun> run) noexcept;
+  std::unique_ptr<PlacedRounds> take_rounds();
+  void give_back(std::unique_ptr<PlacedRounds> rounds) noexcept;
 
  private:
   Plans& plans_;
@@ -43,6 +46,7 @@ class PlacedSchedule {
   ProgramMemory memory_;
   std::unordered_map<const Program*, std::unique_ptr<PlacedSchedule>> bodies_;
   RunPool<PlacedRun> runs_;
+  RunPool<PlacedRounds> rounds_;
 };
 
 /// Runs bodies of If, Loop and Scan on the devices. Without a memory limit, operands and results of the bodies can stay on the devices.
@@ -52,6 +56,7 @@ class PlacedBodies final : public BodyRunner {
   PlacedBodies(PlacedSchedule& schedule, const PlacedMemory& memory) : schedule_(schedule), memory_(memory) {}
   void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
            std::span<const int64_t> parent_values, size_t looked_at) override;
+  std::unique_ptr<Rounds> rounds(const Program& body) override;
 
  private:
   PlacedSchedule& schedule_;

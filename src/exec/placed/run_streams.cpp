@@ -26,6 +26,15 @@ void RunStreams::record_behind(StepId s, bool host_waits) {
   if (host_waits) event->synchronize();
 }
 
+void RunStreams::follow(const RunStreams& earlier) {
+  for (const auto& before : earlier.streams_) {
+    const std::shared_ptr<Event> event = before->device().create_event();
+    before->record(*event);
+    for (const auto& stream : streams_)
+      if (&stream->device() != &steps_.device(DevicePlacement::kHost) || !stream->device().calls_work_at_once()) stream->wait(event);
+  }
+}
+
 void RunStreams::wait_for_all(FirstError& error) const noexcept {
   for (const auto& stream : streams_) {
     try {

@@ -23,6 +23,9 @@ class RunStreams {
   void wait_before(const StreamPlan::Step& step) const;
   /// Records the step's event, behind its work, if another step or the host waits for it. @param host_waits  true if the host waits for it
   void record_behind(StepId step, bool host_waits);
+  /// Lets the work that is enqueued from now on wait for all work of another run of the program. The host's own work does not, if it is
+  /// done at once: what it reads of the other run, it has waited for.
+  void follow(const RunStreams& earlier);
   /// Waits for all work on all streams. If some of it has failed, notes the error in `error`.
   void wait_for_all(FirstError& error) const noexcept;
   /// Copies to or from the device and waits for the copy. Needs no event for ordering, because the host has already waited for the work

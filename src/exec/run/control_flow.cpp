@@ -45,7 +45,23 @@ class ControlFlowRun {
   }
   size_t num_body_outputs(size_t b) const { return instruction_.bodies[b]->output_slots().size(); }
   /// Runs body `b` with these formal inputs, and adds the captured values. @return one value per output of the body
-  std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs, size_t looked_at = BodyRunner::kNone) {
+  std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs) {
+    return run_body(b, std::move(formal_inputs), [&](auto&&... args) { bodies_.run(*instruction_.bodies[b], args..., BodyRunner::kNone); });
+  }
+  /// Runs the only body once more. Its results may be in the making (BodyRunner::Rounds), except on the host.
+  std::vector<Datum> run_round(std::vector<Datum> formal_inputs, size_t looked_at = BodyRunner::kNone) {
+    if (!rounds_) rounds_ = bodies_.rounds(*instruction_.bodies[0]);
+    return run_body(0, std::move(formal_inputs), [&](auto&&... args) { rounds_->run(args..., looked_at); });
+  }
+  /// Waits for the results of all rounds.
+  void finish_rounds() {
+    if (rounds_) rounds_->finish();
+  }
+  std::vector<Datum> take_outputs() { return std::move(outputs_); }
+
+ private:
+  template <typename Run>
+  std::vector<Datum> run_body(size_t b, std::vector<Datum> formal_inputs, Run&& run) {
     const Program& body = *instruction_.bodies[b];
     const Node& node = *instruction_.node;
     for (const auto& capture : node.bodies[b].captures)
@@ -57,12 +73,10 @@ class ControlFlowRun {
     uint64_t mixed = control_.run_id + ++iterations_ * 0x9E3779B97F4A7C15U;
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9U;
     control.run_id = mixed ^ mixed >> 27;
-    bodies_.run(body, formal_inputs, results, control, binding_.values(), looked_at);
+    run(std::span<const Datum>(formal_inputs), std::span<Datum>(results), control, binding_.values());
     return results;
   }
-  std::vector<Datum> take_outputs() { return std::move(outputs_); }
 
- private:
   BodyRunner& bodies_;
   const Instruction& instruction_;
   const Binding& binding_;
@@ -70,6 +84,20 @@ class ControlFlowRun {
   const OperandSource& operands_;
   std::vector<Datum> inputs_, outputs_;
   uint64_t iterations_ = 0;
+  std::unique_ptr<BodyRunner::Rounds> rounds_;  // null before the first round
+};
+
+class SeparateRounds final : public BodyRunner::Rounds {
+ public:
+  SeparateRounds(BodyRunner& bodies, const Program& body) : bodies_(bodies), body_(body) {}
+  void run(std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control, std::span<const int64_t> parent_values,
+           size_t looked_at) override {
+    bodies_.run(body_, feeds, results, control, parent_values, looked_at);
+  }
+
+ private:
+  BodyRunner& bodies_;
+  const Program& body_;
 };
 
 // Returns the tensor in the host's memory, so that the host can read its elements. Copies it if it is on a device.
@@ -221,11 +249,12 @@ void run_loop(ControlFlowRun& instruction) {
   for (int64_t trip = 0; trip < trips && condition; ++trip) {
     std::vector<Datum> inputs{as_declared(Tensor::scalar<int64_t>(trip), 0), as_declared(Tensor::scalar<bool>(condition), 1)};
     for (Datum& value : carried) inputs.push_back(std::move(value));
-    std::vector<Datum> results = instruction.run_body(0, std::move(inputs), /*looked_at=*/0);
+    std::vector<Datum> results = instruction.run_round(std::move(inputs), /*looked_at=*/0);
     condition = truth(results[0], "the body's condition");
     for (size_t i = 0; i < num_carried; ++i) carried[i] = results[1 + i];
     for (size_t i = 0; i < scans.size(); ++i) scans[i].push(results[1 + num_carried + i].tensor());
   }
+  instruction.finish_rounds();
   for (size_t i = 0; i < num_carried; ++i) instruction.set_output(static_cast<int>(i), std::move(carried[i]));
   for (size_t i = 0; i < scans.size(); ++i)
     instruction.set_output(static_cast<int>(num_carried + i), scans[i].result(slice_shape(instruction, 1 + num_carried + i)));
@@ -284,16 +313,19 @@ void run_scan(ControlFlowRun& instruction) {
       bool reverse = entry_or(directions, i, 0) == 1;
       inputs.emplace_back(take_slice(scanned[i], scan_axes[i], reverse ? length - 1 - step : step));
     }
-    std::vector<Datum> results = instruction.run_body(0, std::move(inputs));
+    std::vector<Datum> results = instruction.run_round(std::move(inputs));
     for (size_t i = 0; i < num_states; ++i) states[i] = results[i];
     for (size_t i = 0; i < stacks.size(); ++i) stacks[i].push(results[num_states + i].tensor());
   }
+  instruction.finish_rounds();
   for (size_t i = 0; i < num_states; ++i) instruction.set_output(static_cast<int>(i), std::move(states[i]));
   for (size_t i = 0; i < stacks.size(); ++i)
     instruction.set_output(static_cast<int>(num_states + i), stacks[i].result(slice_shape(instruction, num_states + i)));
 }
 
 }  // namespace
+
+std::unique_ptr<BodyRunner::Rounds> BodyRunner::rounds(const Program& body) { return std::make_unique<SeparateRounds>(*this, body); }
 
 void HostBodies::run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
                      std::span<const int64_t> parent_values, size_t) {

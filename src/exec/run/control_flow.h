@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,19 @@ class BodyRunner {
   /// @param looked_at  the output whose elements the host reads next, which must therefore be in the host's memory; kNone: there is none
   virtual void run(const Program& body, std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
                    std::span<const int64_t> parent_values, size_t looked_at) = 0;
+
+  /// Executions of a body one after the other.
+  class Rounds {
+   public:
+    virtual ~Rounds() = default;
+    /// Like BodyRunner::run(), but results on devices may be in the making: until finish() they may only be fed to the next rounds.
+    virtual void run(std::span<const Datum> feeds, std::span<Datum> results, const RunControl& control,
+                     std::span<const int64_t> parent_values, size_t looked_at) = 0;
+    /// Waits until all results are made. @throws the first error of a round
+    virtual void finish() {}
+  };
+  /// Returns an object for the rounds of a Loop or Scan.
+  virtual std::unique_ptr<Rounds> rounds(const Program& body);
 };
 
 class HostBodies final : public BodyRunner {
