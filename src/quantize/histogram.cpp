@@ -66,7 +66,7 @@ void Histogram::merge(const Histogram& other) {
   low_ = std::min(low_, other.low_), high_ = std::max(high_, other.high_), count_ += other.count_, zeros_ += other.zeros_;
   if (counts_.empty()) return;
   Histogram added = other;
-  if (limit_ == 0) limit_ = other.limit_;  // a histogram of zeros only fits any limit
+  if (limit_ == 0) limit_ = other.limit_;  // a histogram that contains only zeros fits any limit
   if (added.limit_ == 0) added.limit_ = limit_;
   while (limit_ < added.limit_) widen();
   while (added.limit_ < limit_) added.widen();

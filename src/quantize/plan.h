@@ -16,8 +16,8 @@ namespace treadle::quantization {
 
 /// A node with constant float weights that is going to be quantized.
 struct Candidate {
-  size_t node = 0;    // index in the graph
-  size_t report = 0;  // index in the report
+  size_t node = 0;    // the node's index in the graph
+  size_t report = 0;  // index of the node's entry in the report
 };
 
 struct Plan {
