@@ -39,7 +39,7 @@ class _Monitoring:
         monitoring.use_tool_id(self._tool, "treadle")
         for event, callback in self._callbacks.items():
             monitoring.register_callback(self._tool, event, callback)
-        # The event CALL also enables C_RETURN and C_RAISE, which set_events() does not accept.
+        # The event CALL also enables the events C_RETURN and C_RAISE.
         monitoring.set_events(self._tool, sum({event for event in self._callbacks if event not in (events.C_RETURN, events.C_RAISE)}))
 
     def stop(self) -> None:

@@ -148,7 +148,7 @@ Tensor literal_numbers(const ValueInfo& info, const std::string& text, const Sha
   Shape taken = shape;
   const bool is_list = numbers.size() > 1;
   if (is_list && taken.num_elements() != static_cast<int64_t>(numbers.size())) {
-    // Computes the last of the extents that the model leaves open from the number of elements.
+    // The number of elements determines one open extent: the last one that the model leaves open.
     int64_t fixed = 1;
     int open = -1;
     for (int axis = 0; axis < taken.rank(); ++axis) {
