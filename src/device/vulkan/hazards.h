@@ -21,7 +21,7 @@ class Hazards {
              return std::any_of(uses_.begin(), uses_.end(), [&](const MemoryUse& earlier) { return conflict(use, earlier); });
            });
   }
-  /// Returns true if a barrier is needed before a command of which it is not known what memory it uses.
+  /// Returns true if a command whose memory use is unknown needs a barrier before it.
   bool has_any() const { return is_unknown_ || !uses_.empty(); }
   void add(std::span<const MemoryUse> uses) {
     for (const MemoryUse& use : uses)
