@@ -176,8 +176,7 @@ bool ResidentUnits::has_room(size_t size_bytes) {
 
 void ResidentUnits::count_move(size_t size_bytes, uint64_t took_ns) const {
   if (memory_.job) memory_.job->moved(size_bytes, took_ns);
-  if (log_enabled(LogLevel::verbose, LogCategory::memory))
-    tell_move("between device, host and file", size_bytes, sharing::now_ns() - since_ns);
+  if (log_enabled(LogLevel::verbose, LogCategory::memory)) tell_move("between device, host and file", size_bytes, took_ns);
 }
 
 // Lets the stream wait for the unit's last move, and for the steps that have used the unit since.
