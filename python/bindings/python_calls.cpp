@@ -23,7 +23,7 @@ struct OpenCall {
   const PyObject* what;  // the code object or callable; only its address is used
   uint32_t name;
   uint64_t start;
-  bool is_told = false;  // true: the active profiles know that the call is open
+  bool is_told = false;  // true: tell_open() has already reported the call as open to the active profiles
 };
 
 struct PythonThread {

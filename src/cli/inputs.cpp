@@ -72,7 +72,7 @@ void refuse_unread(const InputOptions& options, const Sources& sources) {
               fmt::format("{} needs an input that no file gives", options.shapes.empty() ? "--dim" : "--shapes"));
 }
 
-// Parses a text such as "1x576". @throws Error that names the option
+// Parses the extents in a value of --shapes, such as "1x576". @throws Error that quotes `option`, the whole value
 Shape parse_extents(const std::string& text, const std::string& option) {
   Shape shape;
   for (const std::string& part : CLI::detail::split(text, 'x')) {

@@ -12,7 +12,7 @@ void add_tensor(const Tensor& tensor, ModelTotals& totals) {
   totals.weight_bytes[std::string(name_of(dtype))] += tensor.size_bytes();
 }
 
-// Adds the weights that an attribute contains: the tensor of a Constant node, or a list of a tree ensemble's thresholds or weights.
+// Adds an attribute's tensors and lists, whatever they mean: a Constant's tensor, a tree ensemble's thresholds, but also strides.
 void add_attribute(const Attribute& attribute, ModelTotals& totals) {
   size_t list_bytes = 0;
   if (const auto* datum = std::get_if<Datum>(&attribute)) {

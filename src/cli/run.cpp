@@ -65,7 +65,7 @@ std::vector<std::string> read_labels(const std::string& path) {
   return labels;
 }
 
-constexpr int64_t kMostElements = 1000;  // most elements of an output that are printed in JSON; -o writes all
+constexpr int64_t kMostElements = 1000;  // JSON has the elements of outputs with at most this many, otherwise null; -o writes all
 
 // Returns a tensor's elements in row-major order; null if there are too many or JSON lacks their type. NaN and infinities become null.
 nlohmann::json elements_of(const Tensor& tensor) {

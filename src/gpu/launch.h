@@ -104,7 +104,7 @@ DeviceKernel find_product(const Graph& graph, const Node& node);   ///< MatMul, 
 DeviceKernel find_movement(const Graph& graph, const Node& node);  ///< Transpose, Slice, Concat and others that only copy elements
 DeviceKernel find_gather(const Graph& graph, const Node& node);
 DeviceKernel find_recurrent(const Graph& graph, const Node& node);
-DeviceKernel find_resampling(const Graph& graph, const Node& node);  ///< Pad, Resize, Range
+DeviceKernel find_resampling(const Graph& graph, const Node& node);  ///< Pad, CenterCropPad, Resize, Range
 DeviceKernel find_trees(const Graph& graph, const Node& node);
 DeviceKernel find_linear(const Graph& graph, const Node& node);  ///< LinearClassifier, LinearRegressor, Normalizer
 DeviceKernel find_svm(const Graph& graph, const Node& node);

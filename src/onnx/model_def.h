@@ -45,7 +45,7 @@ struct ExternalDataDef {
   uint64_t offset = 0;             // offset in bytes
   std::optional<uint64_t> length;  // length in bytes; absent: as many bytes as the shape needs
   std::string checksum;            // SHA-1 of the file in 40 hexadecimal digits, which the reader verifies; other text is only stored
-  Properties other;                // keys that ONNX does not define
+  Properties other;                // entries of external_data whose keys ONNX does not define
 };
 
 /// TensorProto. The reader always sets `dtype` and `shape`. It also sets `value`, except for external tensors that were not requested. The

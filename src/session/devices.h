@@ -54,9 +54,9 @@ class SessionDevices {
   /// Sets the limit, in bytes, of the memory that the session uses on all of its devices together.
   /// @throws Error(not_implemented) if a device cannot access the host's memory.
   void set_memory_limit(size_t limit_bytes);
-  /// Records the group of each node, by the node's name in the model as read. If a pass creates a node, that node belongs to the group of
-  /// the first node that it replaces.
-  /// @throws Error(invalid_argument) for a group that no node of the main graph belongs to, or an argument that the model does not have.
+  /// Records the group of each node, by the node's name in the model as read. A node that a pass creates belongs to the first group among
+  /// those of the nodes that it replaces.
+  /// @throws Error(invalid_argument) for a group that no node of the main graph belongs to, or an argument that is no input or initializer
   void read_groups(const Model& model);
   /// Makes the executor that runs the program on these devices, within the job's and the session's memory limits.
   std::unique_ptr<exec::Executor> place(const exec::Program& program, bool training) const;

@@ -169,7 +169,7 @@ ProfileRange::ProfileRange(std::string_view name) noexcept : start_(0) {
     name_ = name_id(name);
     start_ = begin(name_);
   } catch (const std::exception&) {
-    // If there is no memory for the name, the range is not recorded.
+    // If there is no memory for the name, the range does not begin, and ~ProfileRange() records nothing.
   }
 }
 ProfileRange::~ProfileRange() { end(name_, start_); }

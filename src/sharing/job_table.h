@@ -37,7 +37,7 @@ enum class Beside : uint32_t {
 enum class SlotState : uint32_t { free = 0, live = 1 };
 
 struct JobSlot {
-  // Threads read this word before every node.
+  // Duties of the job's threads (enum Duty), which read this word before every node.
   alignas(64) std::atomic<uint32_t> word{0};
   std::atomic<SlotState> state{SlotState::free};
   // Requested settings of the job.

@@ -291,7 +291,7 @@ class ControlFlowMemory {
     return most;
   }
 
-  /// Returns the value of an int64 scalar operand if it is known before the run.
+  /// Returns the value of an int64 operand of one element that is constant or that the feeds' shapes determine; otherwise nullopt.
   std::optional<int64_t> known_value(SlotId index) const {
     const Slot& slot = setting_.slot(index);
     const Binding& binding = setting_.binding;

@@ -18,7 +18,7 @@ struct SearchInputs {
       seed = -1, decoder_ids = -1, processor = -1, temperature = -1;
 };
 
-/// Replaces a search operator by a Loop around the graph of its decoder.
+/// Replaces a search operator by a Loop around its decoder's graph. Operators of generation_steps_ops() compute each step of the search.
 void write_search(Decomposition& d, Search search, const SearchInputs& inputs);
 
 }  // namespace treadle::ops

@@ -27,7 +27,7 @@ struct TraceView {
 
   const DeviceRows* device_rows = nullptr;
 
-  const std::unordered_map<const Record*, int64_t>* waited = nullptr;  ///< see ProfileTrace::waited_ns
+  const std::unordered_map<const Record*, int64_t>* waited = nullptr;  ///< ns from ready operands to a node's start; null: unknown
 
   /// Returns how long a node's operands were ready before the node began, in ns; 0 if this is less than a microsecond or unknown.
   int64_t waited_ns(const Record& record) const {

@@ -339,7 +339,7 @@ void simplify_forward(TrainingGraph& training, std::vector<ValueId>& kept, const
   // With reduced precision, attention is not fused: the fused operator's backward pass exists in float32 only, and separate products of
   // lower precision are faster.
   if (!pipeline.precision.empty()) pipeline.skip.push_back("fuse-attention");
-  keep_nodes(training, options);  // records the names of the loss's nodes
+  keep_nodes(training, options);  // records the names of the loss's nodes, for check_precision_patterns()
   run_pipeline(graph, pipeline);
   keep_nodes(training, options);
   graph.inputs = inputs;
