@@ -432,9 +432,11 @@ void run_into(const Session& session, const std::map<std::string, Datum>& feeds,
     if (outputs[i] == nullptr) {
       made[i].reset(new_value(owned_by_client(value), memory));
     } else if (!outputs[i]->datum.is_tensor()) {
-      if (outputs[i]->datum.kind() != Datum::Kind::none && outputs[i]->datum.kind() != value.kind())
+      const Datum& held = outputs[i]->datum;
+      const bool holds_nothing = held.kind() == Datum::Kind::none || (held.kind() == Datum::Kind::optional && !held.optional().value);
+      if (!holds_nothing && held.kind() != value.kind())
         throw Error(ErrorCode::invalid_argument, "output with name: '" + names[i] + "' expected to be another kind of value: it is " +
-                                                     describe(value) + ", the client gave " + describe(outputs[i]->datum));
+                                                     describe(value) + ", the client gave " + describe(held));
       outputs[i]->datum = value;
     } else if (outputs[i] != bound[names[i]]) {
       Tensor target = outputs[i]->datum.tensor();

@@ -60,8 +60,8 @@ class RoundsTest : public ::testing::Test {
     }
     rounds.finish();
     const Tensor x_made = carried[0].tensor().clone(), sum_made = carried[1].tensor().clone();
-    for (const float element : x_made.span<const float>()) EXPECT_EQ(element, x);
-    for (const float element : sum_made.span<const float>()) EXPECT_EQ(element, sum);
+    for (const float element : x_made.span<float>()) EXPECT_EQ(element, x);
+    for (const float element : sum_made.span<float>()) EXPECT_EQ(element, sum);
   }
 
   GraphBuilder b_;

@@ -137,7 +137,7 @@ TEST(ResidentProgram, RandomGraphsWithinLimitsGiveTheHostsBits) {
     const std::vector<Datum> feeds = testing::random_feeds(seed);
     std::vector<Datum> expected(program.output_slots().size()), outputs(expected.size());
     plain.run(feeds, expected, {});
-    constexpr size_t kImage = size_t{48} * 48 * 4, kLeast = 3 * kImage;
+    constexpr size_t kImage = size_t{48} * 48 * 4, kLeast = 4 * kImage;
     for (const size_t limit : {kLeast, kLeast + kImage / 2, 8 * kImage, kLeast}) {
       memory->set_limit(limit);
       placed.run(feeds, outputs, {});

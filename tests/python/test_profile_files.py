@@ -215,10 +215,12 @@ def test_onnxruntimes_trace_counts_the_parts_of_helping_threads(tmp_path: pathli
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [512, 512]) for name in "xy")
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    session = treadle.InferenceSession(model, as_written(intra_op_num_threads=2, enable_profiling=True, profile_file_prefix=str(tmp_path / "p_")))
-    for _ in range(50):  # on a busy machine, a helper may come too late for a run
-        session.run(None, {"x": np.ones((512, 512), np.float32)})
-    events = json.loads(pathlib.Path(session.end_profiling()).read_text())
+    session = treadle.InferenceSession(model, as_written(intra_op_num_threads=2))
+    with treadle.profile(session, kernel_phases=True, peaks=False) as profile:
+        for _ in range(50):  # on a busy machine, a helper may come too late for a run
+            session.run(None, {"x": np.ones((512, 512), np.float32)})
+    profile.save(tmp_path / "p.onnxruntime.json")
+    events = json.loads((tmp_path / "p.onnxruntime.json").read_text())
     calls = [event["args"]["thread_scheduling_stats"] for event in events if event["name"].endswith("_kernel_time")]
     assert len(calls) == 50
     helpers = {thread for call in calls for thread in call["sub_threads"]}
