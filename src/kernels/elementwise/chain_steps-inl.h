@@ -293,12 +293,15 @@ template <typename Code, bool kDivides>
 TREADLE_STEP(quantize_whole_range_last_step) {
   const D d;
   const hn::Repartition<Code, D> bytes;
-  const V scale = hn::Set(d, pc->divisor);
+  const V scale = hn::Set(d, pc->divisor), inverse = hn::Set(d, pc->b);
   const auto zero = hn::Set(hn::Repartition<int16_t, D>(), static_cast<int16_t>(pc->whole));
-  const auto taken = [&](V v) HWY_ATTR { return kDivides ? hn::Div(v, scale) : v; };
+  const auto codes = [&](V a, V b, V c, V e) HWY_ATTR {
+    if constexpr (kDivides) return divided_codes<Code>(a, b, c, e, scale, inverse, zero);
+    return saturated_codes<Code>(a, b, c, e, zero);
+  };
   Code* HWY_RESTRICT dst = static_cast<Code*>(m->dst);
-  hn::StoreU(saturated_codes<Code>(taken(v0), taken(v1), taken(v2), taken(v3), zero), bytes, dst);
-  hn::StoreU(saturated_codes<Code>(taken(v4), taken(v5), taken(v6), taken(v7), zero), bytes, dst + hn::Lanes(bytes));
+  hn::StoreU(codes(v0, v1, v2, v3), bytes, dst);
+  hn::StoreU(codes(v4, v5, v6, v7), bytes, dst + hn::Lanes(bytes));
 }
 #endif
 
@@ -404,7 +407,7 @@ struct Assembly {
   template <typename Code>
   Step quantize_whole_range(const ChainStep& s, float divisor) const {
     const Fn fn = divisor == 1 ? quantize_whole_range_last_step<Code, false> : quantize_whole_range_last_step<Code, true>;
-    return {fn, 0, 0, 0, 0, nullptr, &s, scalar(s), divisor};
+    return {fn, 0, 0, 0, inverse_of(divisor), nullptr, &s, scalar(s), divisor};
   }
 #endif
   Step quantize_last(const ChainStep& s, float divisor) const {

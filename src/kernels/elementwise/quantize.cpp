@@ -72,9 +72,10 @@ void quantize(const float* x, int64_t n, float scale, float zero, Code* y) {
   int64_t i = 0;
 #if TREADLE_QUANTIZES_BY_SATURATION
   const auto zeros = hn::Set(hn::Repartition<int16_t, D>(), static_cast<int16_t>(zero));
-  const auto quotient = [&](int64_t at) HWY_ATTR { return hn::Div(hn::LoadU(d, x + at), s); };
+  const V inverse = hn::Set(d, inverse_of(scale));
   for (; i + 4 * lanes <= n; i += 4 * lanes)
-    hn::StoreU(saturated_codes<Code>(quotient(i), quotient(i + lanes), quotient(i + 2 * lanes), quotient(i + 3 * lanes), zeros),
+    hn::StoreU(divided_codes<Code>(hn::LoadU(d, x + i), hn::LoadU(d, x + i + lanes), hn::LoadU(d, x + i + 2 * lanes),
+                                   hn::LoadU(d, x + i + 3 * lanes), s, inverse, zeros),
                hn::Repartition<Code, D>(), y + i);
 #endif
   for (; i + lanes <= n; i += lanes) hn::StoreU(codes<Code>(hn::LoadU(d, x + i), s, z), bytes, y + i);

@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "kernels/bounds-inl.h"
@@ -62,6 +63,27 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>
   };
   const auto mixed = hn::BitCast(lanes, packed_bytes<Code>(half(q0, q1), half(q2, q3)));
   return hn::BitCast(hn::Repartition<Code, Floats>(), hn::TableLookupLanes(mixed, hn::SetTableIndices(lanes, of_blocks)));
+}
+
+/// Returns what divided_codes() multiplies by: 1 / scale, or NaN if that has not the precision of normal numbers.
+HWY_INLINE float inverse_of(float scale) {
+  return scale >= 0x1p-100F && scale <= 0x1p100F ? 1 / scale : std::numeric_limits<float>::quiet_NaN();
+}
+
+/// Computes saturated_codes() of the quotients v / scale. A division takes several times as long as all else, so this multiplies by the
+/// inverse instead, unless a product is so close to the middle between two integers that the quotient could be rounded to the other one. A
+/// product differs from the quotient by less than 2^-22 of it, and numbers beyond 1024 saturate.
+template <typename Code, class V = hwy::HWY_NAMESPACE::Vec<Floats>>
+HWY_INLINE hwy::HWY_NAMESPACE::Vec<hwy::HWY_NAMESPACE::Repartition<Code, Floats>> divided_codes(V v0, V v1, V v2, V v3, V scale, V inverse,
+                                                                                                Halves zero) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const Floats d;
+  const V q0 = hn::Mul(v0, inverse), q1 = hn::Mul(v1, inverse), q2 = hn::Mul(v2, inverse), q3 = hn::Mul(v3, inverse);
+  const V limit = hn::Set(d, 0.5F - 0x1p-12F);
+  const auto is_clear = [&](V q) HWY_ATTR { return hn::Lt(hn::Abs(hn::Sub(q, hn::Round(q))), limit); };
+  if (HWY_LIKELY(hn::AllTrue(d, hn::And(hn::And(is_clear(q0), is_clear(q1)), hn::And(is_clear(q2), is_clear(q3))))))
+    return saturated_codes<Code>(q0, q1, q2, q3, zero);
+  return saturated_codes<Code>(hn::Div(v0, scale), hn::Div(v1, scale), hn::Div(v2, scale), hn::Div(v3, scale), zero);
 }
 
 }  // namespace

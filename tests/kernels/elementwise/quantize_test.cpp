@@ -42,6 +42,26 @@ TYPED_TEST(QuantizeBytes, EqualsTheFormula) {
   }
 }
 
+// Quotients next to the middle between two codes, where a product with the inverse rounds differently, and scales without an inverse.
+TYPED_TEST(QuantizeBytes, DividesNumbersNextToAMiddle) {
+  for (const float scale : {0.1F, 0.0137F, 3.3e-7F, 7e12F, 1.3e-38F, 3e-44F, 2.9e38F})
+    for (const float zero : {0.0F, 77.0F}) {
+      std::vector<float> x;
+      for (int code = -260; code <= 260; ++code) {
+        float value = static_cast<float>((code + 0.5) * double{scale});
+        for (int ulps = 0; ulps < 4; ++ulps) value = std::nextafter(value, -INFINITY);
+        for (int ulps = 0; ulps < 9; ++ulps, value = std::nextafter(value, INFINITY)) x.push_back(value);
+      }
+      std::vector<TypeParam> y(x.size());
+      quantize_bytes(x.data(), static_cast<int64_t>(x.size()), scale, zero, y.data());
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float code = std::clamp(std::nearbyint(x[i] / scale) + zero, float{std::numeric_limits<TypeParam>::min()},
+                                      float{std::numeric_limits<TypeParam>::max()});
+        ASSERT_EQ(int{y[i]}, static_cast<int>(code)) << x[i] << " / " << scale;
+      }
+    }
+}
+
 TEST(RangeAroundZero, PassesOverNaN) {
   test::Random random(72);
   for (int round = 0; round < 200; ++round) {
