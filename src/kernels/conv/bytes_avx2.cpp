@@ -6,40 +6,94 @@
 #if defined(__x86_64__)
 #include "kernels/gemm/byte_products_avx2.h"
 
+#define TREADLE_BYTES __attribute__((target("avx2,fma")))
+
 namespace treadle::kernels {
 namespace {
 
 using Sums = __m256i[2];  // accumulators of 16 columns
 
-TREADLE_AVX2 inline __m256i load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+TREADLE_BYTES inline __m256i load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 
-// Scales sums as requantize() does. The intermediate saturation to 16 bits does not change the result.
+TREADLE_BYTES inline __m256i rounded(__m256 value) {
+  const __m256 bound = _mm256_set1_ps(1e6F);
+  return _mm256_cvtps_epi32(_mm256_min_ps(bound, _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), bound), value)));
+}
+TREADLE_BYTES inline __m256 floats_or_zero(const float* values, int64_t column) {
+  return values ? _mm256_loadu_ps(values + column) : _mm256_setzero_ps();
+}
+TREADLE_BYTES inline __m128i load_bytes(const uint8_t* src, int64_t count) {
+  if (count >= 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(src));
+  alignas(16) uint8_t some[16] = {};
+  std::memcpy(some, src, static_cast<size_t>(count));
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(some));
+}
+
+// ByteAddition for 16 columns.
+struct Addition {
+  __m256i least, largest, residual_zero;  // the range of the codes before, relative to their zero point
+  __m256 factor, addend[2], residual_factor;
+  const uint8_t* residual;
+  bool residual_signed;
+
+  TREADLE_BYTES void set(const ByteAddition& a, int32_t zero_before, bool signed_before, int64_t column) {
+    least = _mm256_set1_epi32((signed_before ? -128 : 0) - zero_before), largest = _mm256_add_epi32(least, _mm256_set1_epi32(255));
+    factor = _mm256_set1_ps(a.factor);
+    for (int v = 0; v < 2; ++v) addend[v] = floats_or_zero(a.addends, column + 8 * v);
+    residual = a.residual, residual_signed = a.residual_signed;
+    residual_zero = _mm256_set1_epi32(a.residual_zero), residual_factor = _mm256_set1_ps(a.residual_factor);
+  }
+  TREADLE_BYTES void add(Sums& codes, int64_t place, int64_t count) const {
+    const __m128i bytes = residual ? load_bytes(residual + place, count) : _mm_setzero_si128(), upper = _mm_srli_si128(bytes, 8);
+    for (int v = 0; v < 2; ++v) {
+      const __m256i inside = _mm256_max_epi32(least, _mm256_min_epi32(largest, codes[v]));
+      __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(inside), factor, addend[v]);
+      if (residual) {
+        const __m128i half = v == 0 ? bytes : upper;
+        const __m256i wide = residual_signed ? _mm256_cvtepi8_epi32(half) : _mm256_cvtepu8_epi32(half);
+        sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(wide, residual_zero)), residual_factor, sum);
+      }
+      codes[v] = rounded(sum);
+    }
+  }
+};
+
+// Converts sums of 16 columns to bytes as ByteEpilogue says. The intermediate saturation to 16 bits does not change the result.
 struct Scaling {
   __m256i offset[2], zero;
-  __m256 scale[2], bound;
+  __m256 scale[2], addend[2];
+  int num_additions;
   bool is_signed;
+  Addition additions[kMaxByteAdditions];
 
-  TREADLE_AVX2 Scaling(const ByteEpilogue& e, int64_t column)
+  TREADLE_BYTES Scaling(const ByteEpilogue& e, int64_t column)
       : offset{load(e.offsets + column), load(e.offsets + column + 8)},
-        zero(_mm256_set1_epi32(e.zero)),
         scale{_mm256_loadu_ps(e.scales + column), _mm256_loadu_ps(e.scales + column + 8)},
-        bound(_mm256_set1_ps(1e6F)),
-        is_signed(e.is_signed) {}
-  TREADLE_AVX2 __m128i to_bytes(const Sums& sums) const {
-    __m256i shifted[2];
-    for (int v = 0; v < 2; ++v) {
-      const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(sums[v], offset[v])), scale[v]);
-      const __m256 inside = _mm256_min_ps(bound, _mm256_max_ps(_mm256_sub_ps(_mm256_setzero_ps(), bound), scaled));
-      shifted[v] = _mm256_add_epi32(_mm256_cvtps_epi32(inside), zero);
+        addend{floats_or_zero(e.addends, column), floats_or_zero(e.addends, column + 8)},
+        num_additions(e.num_additions),
+        is_signed(e.is_signed) {
+    int32_t last_zero = e.zero;
+    for (int i = 0; i < num_additions; ++i) {
+      additions[i].set(e.additions[i], last_zero, is_signed, column);
+      last_zero = e.additions[i].zero, is_signed = e.additions[i].is_signed;
     }
+    zero = _mm256_set1_epi32(last_zero);
+  }
+  /// @param place  index of the first result among all; @param count  number of results to read residuals for
+  TREADLE_BYTES __m128i to_bytes(const Sums& sums, int64_t place, int64_t count) const {
+    Sums codes;
+    for (int v = 0; v < 2; ++v)
+      codes[v] = rounded(_mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(sums[v], offset[v])), scale[v], addend[v]));
+    for (int i = 0; i < num_additions; ++i) additions[i].add(codes, place, count);
     // Packing works within 128-bit halves, which leaves groups of four columns in the order 0, 2, 1, 3.
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(shifted[0], shifted[1]), 0xD8);
+    const __m256i words =
+        _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_add_epi32(codes[0], zero), _mm256_add_epi32(codes[1], zero)), 0xD8);
     const __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
     return is_signed ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high);
   }
 };
 
-TREADLE_AVX2 inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst) {
+TREADLE_BYTES inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst) {
   if (count >= 16) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), bytes);
   } else if (count > 0) {
@@ -50,36 +104,49 @@ TREADLE_AVX2 inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst)
 }
 
 // Returns a mask of the first `count` lanes of a vector.
-TREADLE_AVX2 inline __m256i first(int64_t count) {
+TREADLE_BYTES inline __m256i first(int64_t count) {
   const auto last = static_cast<int32_t>(count > 8 ? 8 : count);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(last), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-TREADLE_AVX2 inline void store_sums(const Sums& sums, const ByteEpilogue& e, int64_t column, int64_t count, int32_t* dst) {
+TREADLE_BYTES inline void store_sums(const Sums& sums, const ByteEpilogue& e, int64_t column, int64_t count, int32_t* dst) {
   for (int v = 0; v < 2; ++v)
     if (count > 8 * v)
       _mm256_maskstore_epi32(dst + 8 * v, first(count - 8 * v), _mm256_add_epi32(sums[v], load(e.offsets + column + 8 * v)));
 }
 
 template <bool kVnni, int kRows>
-TREADLE_AVX2 void rows_of(const ByteConvTile& tile, int64_t row, int64_t column) {
+TREADLE_BYTES void rows_of(const ByteConvTile& tile, int64_t row, int64_t column) {
   Sums sum[kRows];
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-  add_byte_quads<kVnni, kRows>(tile.A + row * tile.lda, tile.lda, tile.B + 4 * column, 64 * tile.vectors, tile.quads, sum);
+  const int64_t b_step = 64 * tile.vectors;
+  for (int64_t segment = 0; segment < tile.segments; ++segment)
+    add_byte_quads<kVnni, kRows>(tile.A + row * tile.lda + segment * tile.a_segment, tile.lda,
+                                 tile.B + segment * tile.quads * b_step + 4 * column, b_step, tile.quads, sum);
   const int64_t count = tile.columns - column;
+  if (count <= 0) return;
+  if (tile.row_offsets) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r)
+      for (__m256i& half : sum[r]) half = _mm256_add_epi32(half, _mm256_set1_epi32(tile.row_offsets[row + r]));
+  }
   if (tile.sums) {
 #pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) store_sums(sum[r], tile.epilogue, column, count, tile.sums + (row + r) * tile.ldy + column);
+    for (int r = 0; r < kRows; ++r)
+      store_sums(sum[r], tile.epilogue, tile.column + column, count, tile.sums + (row + r) * tile.ldy + column);
     return;
   }
-  const Scaling scaling(tile.epilogue, column);
+  const Scaling scaling(tile.epilogue, tile.column + column);
 #pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) store_bytes(scaling.to_bytes(sum[r]), count, tile.y + (row + r) * tile.ldy + column);
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t place = (row + r) * tile.ldy + column;
+    store_bytes(scaling.to_bytes(sum[r], tile.first + place, count), count, tile.y + place);
+  }
 }
 
 template <bool kVnni, int kRows = kMaxByteRows<kVnni>>
-TREADLE_AVX2 void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows, int64_t column) {
+TREADLE_BYTES void rows_any(const ByteConvTile& tile, int64_t row, int64_t rows, int64_t column) {
   if constexpr (kRows > 1) {
     if (rows < kRows) return rows_any<kVnni, kRows - 1>(tile, row, rows, column);
   }
@@ -118,13 +185,13 @@ struct TapWalk {
 
 // Widens 16 bytes to 16-bit integers.
 template <bool kSigned>
-TREADLE_AVX2 inline __m256i widened(__m128i bytes) {
+TREADLE_BYTES inline __m256i widened(__m128i bytes) {
   return kSigned ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
 }
 // Adds 16 channels of two taps at each pixel to `sums`; `factors` contains the weights of the two taps in pairs.
 template <bool kSigned, int kPixels>
-TREADLE_AVX2 inline void add_two_taps(const uint8_t* x0, const uint8_t* x1, int64_t step, __m256i zero, const Sums& factors,
-                                      Sums (&sum)[kPixels]) {
+TREADLE_BYTES inline void add_two_taps(const uint8_t* x0, const uint8_t* x1, int64_t step, __m256i zero, const Sums& factors,
+                                       Sums (&sum)[kPixels]) {
 #pragma GCC unroll 4
   for (int p = 0; p < kPixels; ++p) {
     const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x0 + p * step));
@@ -137,7 +204,7 @@ TREADLE_AVX2 inline void add_two_taps(const uint8_t* x0, const uint8_t* x1, int6
 }
 
 template <int kPixels>
-TREADLE_AVX2 inline void store_depthwise(const ByteDepthwiseRow& row, const Sums (&sum)[kPixels], int64_t ow, int64_t c, int64_t count) {
+TREADLE_BYTES inline void store_depthwise(const ByteDepthwiseRow& row, const Sums (&sum)[kPixels], int64_t ow, int64_t c, int64_t count) {
   if (row.sums) {
 #pragma GCC unroll 4
     for (int p = 0; p < kPixels; ++p) store_sums(sum[p], row.epilogue, c, count, row.sums + (ow + p) * row.C + c);
@@ -145,12 +212,15 @@ TREADLE_AVX2 inline void store_depthwise(const ByteDepthwiseRow& row, const Sums
   }
   const Scaling scaling(row.epilogue, c);
 #pragma GCC unroll 4
-  for (int p = 0; p < kPixels; ++p) store_bytes(scaling.to_bytes(sum[p]), count, row.y + (ow + p) * row.C + c);
+  for (int p = 0; p < kPixels; ++p) {
+    const int64_t place = (ow + p) * row.C + c;
+    store_bytes(scaling.to_bytes(sum[p], row.first + place, count), count, row.y + place);
+  }
 }
 
 // Computes pixels [ow, ow + kPixels) for the 16 channels that begin with c. One 16-bit multiply-add handles two taps.
 template <bool kSigned, int kPixels>
-TREADLE_AVX2 void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c) {
+TREADLE_BYTES void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow, int64_t c) {
   const int64_t step = row.window->stride[2] * row.C;
   const __m256i zero = _mm256_set1_epi16(static_cast<int16_t>(row.x_zero));
   Sums sum[kPixels];
@@ -177,7 +247,7 @@ TREADLE_AVX2 void depthwise_pixels(const ByteDepthwiseRow& row, const Taps& down
 
 // Computes one pixel with fewer than 16 channels.
 template <bool kSigned>
-TREADLE_AVX2 void depthwise_narrow(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
+TREADLE_BYTES void depthwise_narrow(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
   alignas(32) int32_t sums[16] = {};
   TapWalk walk(row, down, along, 0);
   for (int64_t left = walk.count(); left > 0; --left) {
@@ -192,7 +262,7 @@ TREADLE_AVX2 void depthwise_narrow(const ByteDepthwiseRow& row, const Taps& down
 }
 
 template <bool kSigned, int kPixels>
-TREADLE_AVX2 void depthwise_channels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
+TREADLE_BYTES void depthwise_channels(const ByteDepthwiseRow& row, const Taps& down, const Taps& along, int64_t ow) {
   constexpr int64_t kChannels = 16;
   if (row.C < kChannels) {
     Taps moved = along;
@@ -217,7 +287,7 @@ void byte_conv_tile_avx2(const ByteConvTile& tile, bool vnni) { vnni ? all_rows<
 
 void byte_depthwise_row_avx2(const ByteDepthwiseRow& row) { row.x_signed ? depthwise_row<true>(row) : depthwise_row<false>(row); }
 
-TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
+TREADLE_BYTES void byte_max_row_avx2(const ByteMaxRow& row) {
   constexpr int64_t kBytes = 32;
   if (row.C < kBytes) return byte_max_row_plain(row);
   const Window& w = *row.window;
@@ -240,7 +310,7 @@ TREADLE_AVX2 void byte_max_row_avx2(const ByteMaxRow& row) {
   }
 }
 
-TREADLE_AVX2 void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+TREADLE_BYTES void map_bytes_avx2(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
   constexpr int64_t kBytes = 64;  // two vectors at a time share the loads of table rows
   // A shuffle looks up a table row of 16 bytes by an index's lowest four bits, and gives 0 if the index is negative. The index decreases by
   // 16 per row and stays negative then. All rows up to the wanted one contribute, so each row is stored XORed with the row before.

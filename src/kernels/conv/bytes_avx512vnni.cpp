@@ -14,61 +14,84 @@
 #include <algorithm>
 #include <cstring>
 
-#define TREADLE_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#include "kernels/conv/byte_scaling_avx512.h"
+
 #define TREADLE_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi")))
 
 namespace treadle::kernels {
 namespace {
 
-// Scales 16 columns as requantize() does.
-struct Scaling {
-  __m512i offset, zero;
-  __m512 scale, bound;
-  bool is_signed;
+using namespace avx512;
 
-  TREADLE_VNNI Scaling(const ByteEpilogue& e, int64_t column)
-      : offset(_mm512_loadu_si512(e.offsets + column)),
-        zero(_mm512_set1_epi32(e.zero)),
-        scale(_mm512_loadu_ps(e.scales + column)),
-        bound(_mm512_set1_ps(1e6F)),
-        is_signed(e.is_signed) {}
-  TREADLE_VNNI __m128i to_bytes(__m512i sums) const {
-    const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(sums, offset)), scale);
-    const __m512 inside = _mm512_min_ps(bound, _mm512_max_ps(_mm512_sub_ps(_mm512_setzero_ps(), bound), scaled));
-    const __m512i shifted = _mm512_add_epi32(_mm512_cvtps_epi32(inside), zero);
-    if (is_signed) return _mm512_cvtsepi32_epi8(shifted);
-    return _mm512_cvtusepi32_epi8(_mm512_max_epi32(shifted, _mm512_setzero_si512()));
+// Sums of a tile's rows, in rows of 16 * kVectors.
+template <int kVectors>
+struct TileSums {
+  const ByteConvTile& tile;
+  int64_t row, rows;
+  const int32_t* sums;
+
+  TREADLE_VNNI __m512i at(int64_t r, int64_t v) const {
+    const __m512i sum = _mm512_load_si512(sums + (r * kVectors + v) * 16);
+    return tile.row_offsets ? _mm512_add_epi32(sum, _mm512_set1_epi32(tile.row_offsets[row + r])) : sum;
   }
 };
 
-TREADLE_VNNI inline void store_bytes(__m128i bytes, int64_t count, uint8_t* dst) {
-  if (count >= 16) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), bytes);
-  } else if (count > 0) {
-    _mm_mask_storeu_epi8(dst, static_cast<__mmask16>((1U << count) - 1), bytes);
+// Converts sums to bytes, 64 columns at a time. Codes are clamped from above only: a number too large for an
+// integer would become the lowest one, while others saturate where they are packed.
+template <int kVectors>
+TREADLE_VNNI void finish_bytes(const TileSums<kVectors>& sums) {
+  const ByteConvTile& tile = sums.tile;
+  const ByteEpilogue& e = tile.epilogue;
+  __m512i offset[kVectors];
+  __m512 scale[kVectors], addend[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    offset[v] = _mm512_loadu_si512(e.offsets + tile.column + 16 * v);
+    scale[v] = _mm512_loadu_ps(e.scales + tile.column + 16 * v), addend[v] = floats_or_zero(e.addends, tile.column + 16 * v);
+  }
+  Addition additions[kMaxByteAdditions][kVectors];
+  int32_t last_zero = e.zero;
+  bool is_signed = e.is_signed;
+  for (int i = 0; i < e.num_additions; ++i) {
+    for (int v = 0; v < kVectors; ++v) additions[i][v].set(e.additions[i], last_zero, is_signed, tile.column + 16 * v);
+    last_zero = e.additions[i].zero, is_signed = e.additions[i].is_signed;
+  }
+  const __m512i zero = _mm512_set1_epi16(static_cast<int16_t>(last_zero));
+  const __m512 bound = _mm512_set1_ps(1e6F);
+  // Packing works within 128 bits, which leaves four columns of each vector side by side.
+  const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __mmask64 mask = tile.columns >= 64 ? ~uint64_t{0} : (uint64_t{1} << tile.columns) - 1;
+  for (int64_t r = 0; r < sums.rows; ++r) {
+    __m512i code[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      if (v >= kVectors) {
+        code[v] = _mm512_setzero_si512();
+        continue;
+      }
+      const __m512 value = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(sums.at(r, v), offset[v])), scale[v], addend[v]);
+      code[v] = _mm512_cvtps_epi32(_mm512_min_ps(bound, value));
+    }
+    const int64_t place = tile.first + (sums.row + r) * tile.ldy;
+    for (int i = 0; i < e.num_additions; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v)
+        if (tile.columns > 16 * v) code[v] = additions[i][v].added(code[v], place + 16 * v, tile.columns - 16 * v);
+    const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(code[0], code[1]), zero);
+    const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(code[2], code[3]), zero);
+    const __m512i bytes = is_signed ? _mm512_packs_epi16(low, high) : _mm512_packus_epi16(low, high);
+    _mm512_mask_storeu_epi8(tile.y + (sums.row + r) * tile.ldy, mask, _mm512_permutexvar_epi32(in_order, bytes));
   }
 }
 
-TREADLE_VNNI inline void store_sums(__m512i sums, const ByteEpilogue& e, int64_t column, int64_t count, int32_t* dst) {
-  const __m512i total = _mm512_add_epi32(sums, _mm512_loadu_si512(e.offsets + column));
-  if (count > 0) _mm512_mask_storeu_epi32(dst, count >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << count) - 1), total);
-}
-
-// Converts sums, in rows of 16 * vectors, to the tile's output.
-TREADLE_VNNI void finish_rows(const ByteConvTile& tile, int64_t row, int64_t rows, int64_t vectors, const int32_t* sums) {
-  if (tile.sums) {
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t v = 0; v < vectors; ++v)
-        store_sums(_mm512_load_si512(sums + (r * vectors + v) * 16), tile.epilogue, 16 * v, tile.columns - 16 * v,
-                   tile.sums + (row + r) * tile.ldy + 16 * v);
-    return;
-  }
-  for (int64_t v = 0; v < vectors; ++v) {
-    const Scaling scaling(tile.epilogue, 16 * v);
-    for (int64_t r = 0; r < rows; ++r)
-      store_bytes(scaling.to_bytes(_mm512_load_si512(sums + (r * vectors + v) * 16)), tile.columns - 16 * v,
-                  tile.y + (row + r) * tile.ldy + 16 * v);
-  }
+// Converts sums to the tile's output.
+template <int kVectors>
+TREADLE_VNNI void finish_rows(const TileSums<kVectors>& sums) {
+  const ByteConvTile& tile = sums.tile;
+  if (!tile.sums) return finish_bytes(sums);
+  for (int64_t v = 0; v < kVectors; ++v)
+    for (int64_t r = 0; r < sums.rows; ++r)
+      store_sums(sums.at(r, v), tile.epilogue, tile.column + 16 * v, tile.columns - 16 * v, tile.sums + (sums.row + r) * tile.ldy + 16 * v);
 }
 
 template <int kVectors, int kRows>
@@ -78,19 +101,21 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_si512();
-  const uint8_t* a = tile.A + row * tile.lda;
   const int8_t* b = tile.B;
-  for (int64_t k = 0; k < tile.quads; ++k, a += 4, b += 64 * kVectors) {
-    __m512i columns[kVectors];
+  for (int64_t segment = 0; segment < tile.segments; ++segment) {
+    const uint8_t* a = tile.A + row * tile.lda + segment * tile.a_segment;
+    for (int64_t k = 0; k < tile.quads; ++k, a += 4, b += 64 * kVectors) {
+      __m512i columns[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_si512(b + 64 * v);
+      for (int v = 0; v < kVectors; ++v) columns[v] = _mm512_loadu_si512(b + 64 * v);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) {
-      int32_t four;
-      std::memcpy(&four, a + r * tile.lda, sizeof four);
-      const __m512i bytes = _mm512_set1_epi32(four);
+      for (int r = 0; r < kRows; ++r) {
+        int32_t four;
+        std::memcpy(&four, a + r * tile.lda, sizeof four);
+        const __m512i bytes = _mm512_set1_epi32(four);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], bytes, columns[v]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], bytes, columns[v]);
+      }
     }
   }
   // Stores the sums to memory first: an epilogue that is unrolled here would make GCC keep the sums in memory during the loop above too.
@@ -99,7 +124,7 @@ TREADLE_VNNI void rows_of(const ByteConvTile& tile, int64_t row) {
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) _mm512_store_si512(sums + (r * kVectors + v) * 16, sum[r][v]);
-  finish_rows(tile, row, kRows, kVectors, sums);
+  finish_rows(TileSums<kVectors>{tile, row, kRows, sums});
 }
 
 template <int kVectors, int kRows>
@@ -169,9 +194,11 @@ TREADLE_VNNI inline void depthwise_pixels(const ByteDepthwiseRow& row, const Tap
   }
   for (int v = 0; v < kVectors; ++v) {
     const Scaling scaling(row.epilogue, c + 16 * v);
-    for (int p = 0; p < kPixels; ++p)
-      store_bytes(scaling.to_bytes(_mm512_load_si512(sums + (p * kVectors + v) * 16)), count - 16 * v,
-                  row.y + (ow + p) * row.C + c + 16 * v);
+    for (int p = 0; p < kPixels; ++p) {
+      const int64_t place = (ow + p) * row.C + c + 16 * v;
+      store_bytes(scaling.to_bytes(_mm512_load_si512(sums + (p * kVectors + v) * 16), row.first + place, count - 16 * v), count - 16 * v,
+                  row.y + place);
+    }
   }
 }
 
@@ -192,27 +219,45 @@ void depthwise_row(const ByteDepthwiseRow& row) {
       [&](const Taps& down, const Taps& along, int64_t ow) { depthwise_channels<kSigned, 1>(row, down, along, ow); });
 }
 
-TREADLE_VBMI void map_vectors(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+struct ByteTable {
   __m512i part[4];
-  for (int i = 0; i < 4; ++i) part[i] = _mm512_loadu_si512(table + 64 * i);
-  for (int64_t i = 0; i < n; i += 64) {
-    const __mmask64 mask = n - i >= 64 ? ~uint64_t{0} : (uint64_t{1} << (n - i)) - 1;
-    const __m512i index = _mm512_maskz_loadu_epi8(mask, x + i);
-    const __m512i low = _mm512_permutex2var_epi8(part[0], index, part[1]), high = _mm512_permutex2var_epi8(part[2], index, part[3]);
-    _mm512_mask_storeu_epi8(y + i, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high));
+
+  TREADLE_VBMI explicit ByteTable(const uint8_t* table) {
+    for (int i = 0; i < 4; ++i) part[i] = _mm512_loadu_si512(table + 64 * i);
   }
+  TREADLE_VBMI void map(int64_t n, const uint8_t* x, uint8_t* y) const {
+    for (int64_t i = 0; i < n; i += 64) {
+      const __mmask64 mask = n - i >= 64 ? ~uint64_t{0} : (uint64_t{1} << (n - i)) - 1;
+      const __m512i index = _mm512_maskz_loadu_epi8(mask, x + i);
+      const __m512i low = _mm512_permutex2var_epi8(part[0], index, part[1]), high = _mm512_permutex2var_epi8(part[2], index, part[3]);
+      _mm512_mask_storeu_epi8(y + i, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high));
+    }
+  }
+};
+TREADLE_VBMI void map_rows(int64_t rows, int64_t n, int64_t stride, const uint8_t* table, const uint8_t* x, uint8_t* y) {
+  const ByteTable lookup(table);
+  for (int64_t r = 0; r < rows; ++r) lookup.map(n, x + r * stride, y + r * stride);
+}
+bool has_vbmi() {
+  static const bool has = cpu_info().features.avx512 && __builtin_cpu_supports("avx512vbmi") != 0;
+  return has;
 }
 
 }  // namespace
 
 TREADLE_VNNI void byte_conv_tile_avx512vnni(const ByteConvTile& tile) {
-  if (uses_amx_bytes(tile.rows, tile.quads)) {
+  if (tile.segments == 1 && uses_amx_bytes(tile.rows, tile.quads)) {
     constexpr int64_t kRows = 96;
     alignas(64) int32_t sums[kRows * 4 * 16];
     for (int64_t row = 0; row < tile.rows; row += kRows) {
       const int64_t rows = std::min(kRows, tile.rows - row);
       amx_byte_sums(tile.A + row * tile.lda, tile.lda, tile.B, tile.quads, tile.vectors, rows, sums);
-      finish_rows(tile, row, rows, tile.vectors, sums);
+      switch (tile.vectors) {
+        case 1: finish_rows(TileSums<1>{tile, row, rows, sums}); break;
+        case 2: finish_rows(TileSums<2>{tile, row, rows, sums}); break;
+        case 3: finish_rows(TileSums<3>{tile, row, rows, sums}); break;
+        default: finish_rows(TileSums<4>{tile, row, rows, sums});
+      }
     }
     return;
   }
@@ -249,9 +294,12 @@ TREADLE_VNNI void byte_max_row_avx512vnni(const ByteMaxRow& row) {
 }
 
 bool map_bytes_avx512vbmi(int64_t n, const uint8_t* table, const uint8_t* x, uint8_t* y) {
-  static const bool has_vbmi = cpu_info().features.avx512 && __builtin_cpu_supports("avx512vbmi") != 0;
-  if (has_vbmi) map_vectors(n, table, x, y);
-  return has_vbmi;
+  if (has_vbmi()) map_rows(1, n, 0, table, x, y);
+  return has_vbmi();
+}
+bool map_byte_rows_avx512vbmi(int64_t rows, int64_t n, int64_t stride, const uint8_t* table, uint8_t* y) {
+  if (has_vbmi()) map_rows(rows, n, stride, table, y, y);
+  return has_vbmi();
 }
 
 }  // namespace treadle::kernels
@@ -261,5 +309,6 @@ void byte_conv_tile_avx512vnni(const ByteConvTile& tile) { byte_conv_tile_plain(
 void byte_depthwise_row_avx512vnni(const ByteDepthwiseRow& row) { byte_depthwise_row_plain(row); }
 void byte_max_row_avx512vnni(const ByteMaxRow& row) { byte_max_row_plain(row); }
 bool map_bytes_avx512vbmi(int64_t, const uint8_t*, const uint8_t*, uint8_t*) { return false; }
+bool map_byte_rows_avx512vbmi(int64_t, int64_t, int64_t, const uint8_t*, uint8_t*) { return false; }
 }  // namespace treadle::kernels
 #endif

@@ -43,7 +43,10 @@ SymbolicShape infer_extents(InferContext& c, int weights) {
   out.push_back(w[0]);
   return out;
 }
-void infer_conv(InferContext& c) { c.set_output(0, result_type(c, c.dtype(7)), infer_extents(c, 3)); }
+void infer_conv(InferContext& c) {
+  constexpr int kYZero = 7, kTotalZero = 14;
+  c.set_output(0, result_type(c, c.dtype(c.has_input(kTotalZero) ? kTotalZero : kYZero)), infer_extents(c, 3));
+}
 void infer_conv_integer(InferContext& c) { c.set_output(0, DType::int32, infer_extents(c, 1)); }
 
 template <int kWeights, int kResultBytes>
@@ -100,12 +103,14 @@ struct ByteWeights {
   }
 };
 
-// Computes QLinearConv. An optional table then maps each byte of the result to a byte of the dtype `dtype`.
+// Computes QLinearConv, then Quantize(Dequantize(y) + Dequantize(residual)) by total_scale if it has a residual, then an optional table
+// that maps the result's bytes to bytes of dtype `dtype`.
 struct NhwcQLinearConv : ByteWeights<3> {
   kernels::ConvParams params;
-  bool x_signed, y_signed, scale_per_filter;
+  bool x_signed, y_signed, scale_per_filter, has_residual, residual_signed, total_signed;
   int64_t scales, work;
   int max_threads;
+  enum : int { kTable = 9, kResidual, kResidualScale, kResidualZero, kTotalScale, kTotalZero };
 
   static NhwcQLinearConv bind(BindContext& c) {
     NhwcQLinearConv k;
@@ -114,7 +119,8 @@ struct NhwcQLinearConv : ByteWeights<3> {
     k.scale_per_filter = c.num_elements(4) != 1;
     if (k.scale_per_filter) check_equal(c.num_elements(4), p.M, "scales and filters of W");
     if (c.has_input(8)) check_equal(c.num_elements(8), p.M, "B and the filters of W");
-    if (c.has_input(9)) check_equal(c.num_elements(9), 256, "elements of the table");
+    if (c.has_input(kTable)) check_equal(c.num_elements(kTable), 256, "elements of the table");
+    bind_residual(c, k);
     k.x_signed = c.dtype(0) == DType::int8, k.y_signed = c.dtype(7) == DType::int8;
     k.max_threads = c.max_threads();
     ScratchLayout layout;
@@ -123,6 +129,17 @@ struct NhwcQLinearConv : ByteWeights<3> {
     c.request_scratch(layout.total());
     return k;
   }
+  static void bind_residual(const BindContext& c, NhwcQLinearConv& k) {
+    k.has_residual = c.has_input(kResidual);
+    for (int i = kResidualScale; i <= kTotalZero; ++i) {
+      if (c.has_input(i) != k.has_residual) throw Error(ErrorCode::invalid_argument, "a residual and its scales belong together");
+      if (k.has_residual) check_equal(c.num_elements(i), 1, "scales and zero points of the residual and of the total");
+    }
+    if (!k.has_residual) return;
+    if (c.shape(kResidual) != c.output_shape(0) || c.dtype(kResidual) != c.dtype(kResidualZero))
+      throw Error(ErrorCode::invalid_argument, "the residual has not the result's shape, or not its zero point's type");
+    k.residual_signed = c.dtype(kResidual) == DType::int8, k.total_signed = c.dtype(kTotalZero) == DType::int8;
+  }
   void run(RunContext& c) const {
     auto* factors = reinterpret_cast<float*>(scratch_at(c, scales));
     const float x_scale = *c.in<float>(1), y_scale = *c.in<float>(6);
@@ -130,7 +147,16 @@ struct NhwcQLinearConv : ByteWeights<3> {
     kernels::ByteConv conv;
     conv.x = c.in<void>(0), conv.x_signed = x_signed, conv.x_zero = byte_at(c.in<void>(2), x_signed);
     conv.y_signed = y_signed, conv.y_zero = byte_at(c.in<void>(7), y_signed);
-    conv.scales = factors, conv.bias = c.in<int32_t>(8), conv.table = c.in<uint8_t>(9);
+    conv.scales = factors, conv.bias = c.in<int32_t>(8), conv.table = c.in<uint8_t>(kTable);
+    kernels::ByteAddition addition;
+    if (has_residual) {
+      const float total_scale = *c.in<float>(kTotalScale);
+      addition.factor = y_scale / total_scale, addition.zero = byte_at(c.in<void>(kTotalZero), total_signed);
+      addition.residual = c.in<uint8_t>(kResidual), addition.residual_factor = *c.in<float>(kResidualScale) / total_scale;
+      addition.residual_signed = residual_signed, addition.residual_zero = byte_at(c.in<void>(kResidualZero), residual_signed);
+      addition.is_signed = total_signed;
+      conv.additions = &addition, conv.num_additions = 1;
+    }
     const auto& packed = c.packed<BytesWithSums>();
     kernels::nhwc_bytes(params, conv, packed.weights.data<int8_t>(), packed.sums.data<int32_t>(), c.out<void>(0), scratch_at(c, work),
                         max_threads, c.pool());
@@ -223,7 +249,12 @@ std::vector<OpDef> nhwc_bytes_ops() {
                       {"y_scale", kFloat32},
                       {"y_zero_point", kBytes},
                       {"B", TypeSet{DType::int32}, "", Presence::optional},
-                      {"table", TypeSet{DType::uint8}, "", Presence::optional}},
+                      {"table", TypeSet{DType::uint8}, "", Presence::optional},
+                      {"residual", kBytes, "", Presence::optional},
+                      {"residual_scale", kFloat32, "", Presence::optional},
+                      {"residual_zero_point", kBytes, "", Presence::optional},
+                      {"total_scale", kFloat32, "", Presence::optional},
+                      {"total_zero_point", kBytes, "", Presence::optional}},
            .outputs = {{"y", kBytes}},
            .attributes = conv,
            .infer = infer_conv,

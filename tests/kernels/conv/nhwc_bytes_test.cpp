@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -19,6 +20,11 @@ std::vector<uint8_t> random_bytes(Random& random, int64_t count) {
   std::vector<uint8_t> bytes(static_cast<size_t>(count));
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.integer(0, 255));
   return bytes;
+}
+
+int32_t quantized(float value, int32_t zero, bool is_signed) {
+  const double rounded = std::nearbyint(double{value}) + zero;
+  return static_cast<int32_t>(std::min(std::max(rounded, is_signed ? -128.0 : 0.0), is_signed ? 127.0 : 255.0));
 }
 
 /// Convolves by the definition, one sum at a time, from x[N, in, C] to y[N, out, M].
@@ -42,10 +48,16 @@ std::vector<uint8_t> reference(const ConvParams& p, const ByteConv& conv, const 
       for (int64_t o = 0; o < out; ++o) {
         if (all_sums) (*all_sums)[static_cast<size_t>((n * out + o) * p.M + m)] = sums[static_cast<size_t>(o)];
         const float scaled = static_cast<float>(sums[static_cast<size_t>(o)]) * conv.scales[m];
-        const double rounded = std::nearbyint(double{scaled}) + conv.y_zero;
-        const auto code = static_cast<uint8_t>(
-            static_cast<int32_t>(std::min(std::max(rounded, conv.y_signed ? -128.0 : 0.0), conv.y_signed ? 127.0 : 255.0)));
-        y[static_cast<size_t>((n * out + o) * p.M + m)] = conv.table ? conv.table[code] : code;
+        int32_t code = quantized(scaled, conv.y_zero, conv.y_signed), zero = conv.y_zero;
+        const auto place = static_cast<size_t>((n * out + o) * p.M + m);
+        for (int i = 0; i < conv.num_additions; ++i) {
+          const ByteAddition& a = conv.additions[i];
+          const int32_t other = (a.residual_signed ? static_cast<int8_t>(a.residual[place]) : int32_t{a.residual[place]}) - a.residual_zero;
+          const float value = std::fma(static_cast<float>(other), a.residual_factor, static_cast<float>(code - zero) * a.factor);
+          code = quantized(value, a.zero, a.is_signed), zero = a.zero;
+        }
+        const auto byte = static_cast<uint8_t>(code);
+        y[place] = conv.table ? conv.table[byte] : byte;
       }
     }
   return y;
@@ -70,6 +82,11 @@ void check(const ConvParams& p, Random& random) {
   conv.x = x.data(), conv.scales = scales.data();
   if (random.coin()) conv.bias = bias.data();
   if (random.coin()) conv.table = table.data();
+  const std::vector<uint8_t> residual = random_bytes(random, p.N * p.window.out_size() * p.M);
+  ByteAddition addition{.factor = 0.7F, .residual = residual.data(), .residual_factor = 0.4F};
+  addition.residual_signed = random.coin(), addition.is_signed = random.coin();
+  addition.residual_zero = static_cast<int32_t>(random.integer(0, 100)), addition.zero = static_cast<int32_t>(random.integer(0, 100));
+  if (random.integer(0, 3) == 0) conv.additions = &addition, conv.num_additions = 1;
   std::vector<int8_t> packed(static_cast<size_t>(nhwc_bytes_packed_size(p)));
   nhwc_bytes_pack(p, weights.data(), packed.data(), sums.data());
   const std::vector<uint8_t> expected = reference(p, conv, weights);
@@ -125,6 +142,26 @@ TEST(NhwcBytes, DepthwiseOnesEqualTheDefinition) {
   }
 }
 
+TEST(NhwcBytes, GroupsOfFewChannelsEqualTheDefinition) {
+  if (!has_byte_instructions(ByteInstructions::avx512_vnni)) GTEST_SKIP() << "groups of several channels are for AVX512-VNNI";
+  Random random(66);
+  for (int round = 0; round < 200; ++round) {
+    ConvParams p;
+    p.window = test::random_window(random, static_cast<int>(random.integer(1, 2)), 12);
+    const int64_t channels = 4 * random.integer(1, 8), filters = random.integer(1, 40);
+    p.N = random.integer(1, 2), p.group = random.integer(2, 9), p.C = p.group * channels, p.M = p.group * filters;
+    if (!has_nhwc_bytes(p)) continue;
+    check(p, random);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_FALSE(has_byte_groups(6, 6));
+  EXPECT_FALSE(has_byte_groups(64, 8));
+  EXPECT_TRUE(has_byte_groups(8, 8) && has_byte_groups(24, 24) && has_byte_groups(64, 64) && has_byte_groups(4, 1));
+  const int64_t wide[] = {16, 8, 9, 9}, usual[] = {16, 8, 3, 3};
+  EXPECT_FALSE(has_nhwc_bytes(wide, 2)) << "too many taps";
+  EXPECT_TRUE(has_nhwc_bytes(usual, 2));
+}
+
 // The kernels for other instruction sets, which other machines use, must give the same bits.
 TEST(NhwcBytes, KernelsOfEveryInstructionSetGiveTheSame) {
   int tested = 0;
@@ -136,14 +173,30 @@ TEST(NhwcBytes, KernelsOfEveryInstructionSetGiveTheSame) {
     for (int vectors = 1; vectors <= 4; ++vectors)
       for (int64_t rows : {1, 5, 13, 29}) {
         const int64_t quads = random.integer(1, 30), width = 16 * vectors, columns = width - random.integer(0, 15);
-        const std::vector<uint8_t> a = random_bytes(random, rows * 4 * quads), b = random_bytes(random, width * 4 * quads);
+        std::vector<uint8_t> a = random_bytes(random, rows * 4 * quads), b = random_bytes(random, width * 4 * quads);
+        // The largest bytes: the sum of two such products does not fit into 16 bits.
+        if (rows % 8 == 5 && vectors > 1) std::fill(a.begin(), a.end(), 255), std::fill(b.begin(), b.end(), rows == 5 ? 127 : 128);
         std::vector<int32_t> offsets(static_cast<size_t>(width), -321);
         std::vector<float> scales(static_cast<size_t>(width), 1e-3F);
         std::vector<uint8_t> fast(static_cast<size_t>(rows * columns), 1), plain(fast.size(), 2);
+        const std::vector<uint8_t> residual = random_bytes(random, rows * columns);
+        std::vector<float> addends(static_cast<size_t>(width), -2.25F);
+        const ByteAddition additions[] = {{.factor = 0.8F, .addends = addends.data(), .zero = 9, .is_signed = true},
+                                          {.factor = 0.5F,
+                                           .residual = residual.data(),
+                                           .residual_factor = 0.6F,
+                                           .residual_zero = 3,
+                                           .residual_signed = quads % 2 == 0,
+                                           .zero = 20,
+                                           .is_signed = quads % 3 == 0}};
+        std::vector<int32_t> row_offsets;
+        for (int64_t r = 0; r < rows; ++r) row_offsets.push_back(static_cast<int32_t>(random.integer(-5000, 5000)));
         ByteConvTile tile{a.data(),    4 * quads, reinterpret_cast<const int8_t*>(b.data()),
                           quads,       vectors,   {offsets.data(), scales.data(), 7, rows > 5},
                           fast.data(), columns,   columns,
                           rows};
+        if (rows != 13) tile.row_offsets = row_offsets.data(), tile.epilogue.addends = addends.data();
+        if (rows > 1) tile.epilogue.additions = additions, tile.epilogue.num_additions = 2;
         byte_conv_tile(tile, with);
         tile.y = plain.data();
         byte_conv_tile_plain(tile);
