@@ -1,5 +1,5 @@
 /* Recognises a handwritten digit, then quantises the model to 8 bits and recognises the digit again.
- *   cc classify.c -o classify -ltreadle && ./classify ../digits/digits.onnx quantised.onnx */
+ *   cc classify.c -o classify $(python -m treadle --cflags --libs) && ./classify ../digits/digits.onnx quantised.onnx */
 #include <stdio.h>
 #include <stdlib.h>
 #include <treadle/treadle.h>

@@ -1,5 +1,5 @@
 // Recognises a handwritten digit, then quantises the model to 8 bits and recognises the digit again.
-//   c++ -std=c++20 classify.cpp -o classify -ltreadle && ./classify ../digits/digits.onnx quantised.onnx
+//   c++ -std=c++20 classify.cpp -o classify $(python -m treadle --cflags --libs) && ./classify ../digits/digits.onnx quantised.onnx
 #include <algorithm>
 #include <cstdio>
 #include <exception>

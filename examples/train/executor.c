@@ -1,6 +1,6 @@
 /* Trains a network to tell two spirals apart, with an executor: points, parameters and gradients are bound once, and passes read and write
  * them in place. The gradients of two batches are added before each update.
- *   cc executor.c -o executor -ltreadle -lm && ./executor spirals.onnx */
+ *   cc executor.c -o executor $(python -m treadle --cflags --libs) -lm && ./executor spirals.onnx */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Trains a network to tell two spirals apart, with a joint module: the library runs the model forward and backward, and this program
  * computes the loss and the updates.
- *   cc joint.c -o joint -ltreadle -lm && ./joint spirals.onnx trained.onnx */
+ *   cc joint.c -o joint $(python -m treadle --cflags --libs) -lm && ./joint spirals.onnx trained.onnx */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

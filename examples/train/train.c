@@ -1,5 +1,5 @@
 /* Trains a network to tell two spirals apart, in C alone.
- *   cc train.c -o train -ltreadle -lm && ./train spirals.onnx trained.onnx checkpoints
+ *   cc train.c -o train $(python -m treadle --cflags --libs) -lm && ./train spirals.onnx trained.onnx checkpoints
  * If the folder has a checkpoint, training continues from it, and gives the same bits as without a break. */
 #include <math.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 // Trains a network to tell two spirals apart, in C++ alone.
-//   c++ -std=c++20 train.cpp -o train -ltreadle && ./train spirals.onnx trained.onnx checkpoints
+//   c++ -std=c++20 train.cpp -o train $(python -m treadle --cflags --libs) && ./train spirals.onnx trained.onnx checkpoints
 // If the folder has checkpoints, training continues from the newest one, and gives the same bits as without a break.
 #include <cmath>
 #include <cstdio>

@@ -35,6 +35,7 @@ from ._treadle import (
     sharing_folder,
 )
 from .communicator import Communicator
+from .development import include_dir, library_dir
 from .engine import Engine
 from .enums import ExecutionMode, GraphOptimizationLevel
 from .environment import get_version_string
@@ -86,6 +87,8 @@ __all__ = [
     "explain",
     "get_available_backends",
     "hooks",
+    "include_dir",
+    "library_dir",
     "list_jobs",
     "load_plugin",
     "memory",

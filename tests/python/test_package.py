@@ -84,3 +84,25 @@ def test_names_are_spelled_as_the_field_spells_them():
     for path in sorted(pathlib.Path(treadle.__file__).parent.rglob("*.py")):
         for name in public_names(ast.parse(path.read_text())):
             assert name == "normalise" or not re.search(r"(im|al|nt|og)is(e|ed|er|ing|ation)(_|$)", name), f"{path.name}: {name}"  # for the extension
+
+
+def test_the_folders_for_c_and_cpp_are_found(tmp_path):
+    include = pathlib.Path(treadle.include_dir())
+    assert (include / "treadle/treadle.h").exists() and (include / "treadle/treadle.hpp").exists()
+    flags = subprocess.run([sys.executable, "-m", "treadle", "--cflags"], capture_output=True, text=True, check=True).stdout
+    assert flags == f"-I{include}\n"
+    try:
+        library = treadle.library_dir()
+    except FileNotFoundError:
+        pytest.skip("the shared library is not built")
+    both = subprocess.run([sys.executable, "-m", "treadle", "--cflags", "--libs"], capture_output=True, text=True, check=True).stdout
+    assert both == f"-I{include} -L{library} -ltreadle -Wl,-rpath,{library}\n"
+    program = tmp_path / "program.c"
+    program.write_text("#include <treadle/treadle.h>\n#include <stdio.h>\nint main(void) { return puts(treadle_version()) < 0; }\n")
+    subprocess.run(["cc", "-Wall", "-Werror", program, "-o", tmp_path / "program", *both.split()], check=True)
+    assert subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True).stdout == f"{treadle.__version__}\n"
+
+
+def test_flags_and_commands_do_not_mix():
+    done = subprocess.run([sys.executable, "-m", "treadle", "--cflags", "run"], capture_output=True, text=True)
+    assert done.returncode > 0 and "--cflags" in done.stderr

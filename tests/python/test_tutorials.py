@@ -1,8 +1,8 @@
 """Checks that README and the pages of docs/ do what they show: writes their programs to files, runs their commands, and compares the output.
 
-A block ```console contains commands after "$ " and their output. A block ```python title="NAME" is the file NAME. Numbers may differ by 2 %, since
-kernels differ between machines; in a block ```console varies they may be any. A line "..." matches any lines, and " ..." at the end of a line matches
-the rest of it.
+A block ```console contains commands after "$ " and their output. A block with title="NAME", such as ```python title="NAME", is the file NAME. Numbers
+may differ by 2 %, since kernels differ between machines; in a block ```console varies they may be any. A line "..." matches any lines, and " ..." at
+the end of a line matches the rest of it.
 """
 
 import os
@@ -67,7 +67,7 @@ def test_what_a_page_shows_is_what_happens(page, program, tmp_path):
     if "PYTHONPATH" in environment:  # the path may be relative to the repository
         environment["PYTHONPATH"] = os.pathsep.join(str(pathlib.Path(folder).resolve()) for folder in environment["PYTHONPATH"].split(os.pathsep))
     for language, title, text in FENCE.findall(page.read_text(encoding="utf-8")):
-        if language == "python" and title.startswith("title="):
+        if title.startswith("title="):
             (tmp_path / title.removeprefix("title=").strip('"')).write_text(text)
         if language != "console":
             continue
