@@ -101,7 +101,7 @@ list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/(autodiff|passes|profile|quantiz
 list(APPEND TREADLE_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/src/passes/captured_constants.cpp ${CMAKE_CURRENT_SOURCE_DIR}/src/passes/precision_rules.cpp)
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/session/device_schedules\\.cpp$")
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/onnx/(export|export_opset|nchwc|opset_history|ort_format)\\.cpp$")
-list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/c_api/(engine|executor|job|joint_module|partial_run|plugin_api|profile|quantize)\\.cpp$")
+list(FILTER TREADLE_SOURCES EXCLUDE REGEX "/src/c_api/(containers|engine|executor|job|joint_module|metadata|partial_run|plugin_api|profile|quantize|runs|watch)\\.cpp$")
 list(FILTER TREADLE_SOURCES EXCLUDE REGEX
   "/src/train/(joint/.*|graph/(batch|head|row_gradients|training_graph|untied)|options/set_option|trainer/trainer_graphs|saved/write_artifacts)\\.cpp$")
 file(GLOB stubs CONFIGURE_DEPENDS src/training_runtime/*.cpp)

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* This number grows with every addition to this header. */
-#define TREADLE_ABI_VERSION 18
+#define TREADLE_ABI_VERSION 19
 
 typedef struct treadle_status treadle_status;
 typedef struct treadle_model treadle_model;
@@ -50,6 +50,9 @@ typedef struct treadle_executor treadle_executor;
 typedef struct treadle_shared_buffer treadle_shared_buffer;
 typedef struct treadle_precision_choice treadle_precision_choice;
 typedef struct treadle_metrics_reporter treadle_metrics_reporter;
+typedef struct treadle_io_binding treadle_io_binding;
+typedef struct treadle_stateful_run treadle_stateful_run;
+typedef struct treadle_async_run treadle_async_run;
 
 typedef enum treadle_code {
   TREADLE_OK = 0,
@@ -113,6 +116,20 @@ TREADLE_C_API treadle_status* treadle_model_load(const char* path, treadle_model
 TREADLE_C_API treadle_status* treadle_model_from_bytes(const void* bytes, size_t size_bytes, const char* model_dir, treadle_model** out);
 TREADLE_C_API treadle_status* treadle_model_save(const treadle_model* model, const char* path, int optimized, int opset);
 TREADLE_C_API void treadle_model_release(treadle_model* model);
+
+/* What a model says about itself, since version 19 of the ABI. `field`: "producer_name", "producer_version", "graph_name",
+ * "graph_description", "domain" or "description"; NULL for another name. */
+TREADLE_C_API const char* treadle_model_metadata(const treadle_model* model, const char* field);
+TREADLE_C_API int64_t treadle_model_version(const treadle_model* model);
+TREADLE_C_API int64_t treadle_model_ir_version(const treadle_model* model);
+/* The operator sets, ordered by domain. The domain of ONNX's own operators is "". NULL and 0 beyond the last. */
+TREADLE_C_API size_t treadle_model_num_opsets(const treadle_model* model);
+TREADLE_C_API const char* treadle_model_opset_domain(const treadle_model* model, size_t index);
+TREADLE_C_API int64_t treadle_model_opset_version(const treadle_model* model, size_t index);
+/* The entries that the model's author has added, ordered by key. NULL beyond the last. */
+TREADLE_C_API size_t treadle_model_num_properties(const treadle_model* model);
+TREADLE_C_API const char* treadle_model_property_key(const treadle_model* model, size_t index);
+TREADLE_C_API const char* treadle_model_property_value(const treadle_model* model, size_t index);
 
 /* A session config entry; docs/options.md lists the keys that have an effect. */
 typedef struct treadle_config_entry {
@@ -335,6 +352,109 @@ TREADLE_C_API treadle_status* treadle_session_run(const treadle_session* session
                                                   const char* const* input_names, const treadle_value* const* inputs, size_t num_inputs,
                                                   const char* const* output_names, size_t num_outputs, treadle_value** outputs);
 
+/* Bound inputs and outputs, since version 19 of the ABI: a run looks nothing up and, with bound memory, allocates nothing. One thread at a
+ * time may use a binding. The session must outlive it. */
+TREADLE_C_API treadle_status* treadle_io_binding_create(const treadle_session* session, treadle_io_binding** out);
+TREADLE_C_API void treadle_io_binding_release(treadle_io_binding* binding);
+TREADLE_C_API treadle_status* treadle_io_binding_bind_input(treadle_io_binding* binding, const char* name, const treadle_value* value);
+/* `memory`: a tensor that every run writes the output to; NULL: each run allocates the output, which the caller gets. */
+TREADLE_C_API treadle_status* treadle_io_binding_bind_output(treadle_io_binding* binding, const char* name, const treadle_value* memory);
+/* Leaves the output on a device, named as in session options, or copies it there. */
+TREADLE_C_API treadle_status* treadle_io_binding_bind_output_to_device(treadle_io_binding* binding, const char* name, const char* device);
+TREADLE_C_API void treadle_io_binding_clear_inputs(treadle_io_binding* binding);
+TREADLE_C_API void treadle_io_binding_clear_outputs(treadle_io_binding* binding);
+/* `options` may be NULL. */
+TREADLE_C_API treadle_status* treadle_io_binding_run(treadle_io_binding* binding, const treadle_run_options* options);
+/* The outputs of the last run, in the order of binding. `*out` is a new value, which the caller releases. */
+TREADLE_C_API size_t treadle_io_binding_num_outputs(const treadle_io_binding* binding);
+TREADLE_C_API treadle_status* treadle_io_binding_output(const treadle_io_binding* binding, size_t index, treadle_value** out);
+
+/* Runs of one sequence whose states (KV caches, hidden states) pass from run to run without copies, since version 19 of the ABI. One thread
+ * at a time may use one. The session must outlive it. */
+typedef struct treadle_state_pair {
+  const char* input;  /* gets in each run... */
+  const char* output; /* ...what this output was in the run before */
+} treadle_state_pair;
+/* `initial_names`, `initial`: values of paired inputs for the first run; a state without one begins as zeros, if its shape is fixed. */
+TREADLE_C_API treadle_status* treadle_stateful_run_create(const treadle_session* session, const treadle_state_pair* pairs, size_t num_pairs,
+                                                          const char* const* initial_names, const treadle_value* const* initial,
+                                                          size_t num_initial, treadle_stateful_run** out);
+TREADLE_C_API void treadle_stateful_run_release(treadle_stateful_run* run);
+/* Runs once, and updates the states; after an error they have their values from before. `output_names` may be NULL: all outputs that are no
+ * states, in the session's order. `options` may be NULL. `outputs` receives `num_outputs` new values. */
+TREADLE_C_API treadle_status* treadle_stateful_run_run(treadle_stateful_run* run, const treadle_run_options* options,
+                                                       const char* const* input_names, const treadle_value* const* inputs,
+                                                       size_t num_inputs, const char* const* output_names, size_t num_outputs,
+                                                       treadle_value** outputs);
+/* Returns the value for the paired input of the next run. Its memory is not reused while the caller holds it. */
+TREADLE_C_API treadle_status* treadle_stateful_run_state(const treadle_stateful_run* run, const char* input, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_stateful_run_set_state(treadle_stateful_run* run, const char* input, const treadle_value* value);
+
+/* Runs on a thread of the library, since version 19 of the ABI. `output_names` may be NULL: all outputs. Values may be released once this
+ * function has returned. The session must outlive the run. */
+TREADLE_C_API treadle_status* treadle_session_run_async(const treadle_session* session, const char* const* input_names,
+                                                        const treadle_value* const* inputs, size_t num_inputs,
+                                                        const char* const* output_names, size_t num_outputs, treadle_async_run** out);
+/* Waits at most this long; negative: until the run has ended. `*finished` is 1 if it has ended, with or without an error. */
+TREADLE_C_API treadle_status* treadle_async_run_wait(const treadle_async_run* run, int64_t timeout_ms, int* finished);
+/* Waits for the run, and returns its error, or `num_outputs` new values. */
+TREADLE_C_API treadle_status* treadle_async_run_outputs(treadle_async_run* run, size_t num_outputs, treadle_value** outputs);
+TREADLE_C_API void treadle_async_run_release(treadle_async_run* run); /* waits for the run */
+
+/* Watching, since version 19 of the ABI. A callback that returns a status fails the run with it. `release` is not called for a function
+ * that fails. */
+typedef struct treadle_monitor_event {
+  size_t struct_size; /* set by the library */
+  uint64_t run_id;
+  const char* name;           /* of the value in the model */
+  const char* node;           /* "" for a feed, a constant, or a value that the feeds' shapes determine */
+  const char* op_type;        /* "" likewise */
+  int32_t is_input;           /* 1: an input of the node, which has not run yet */
+  const treadle_value* value; /* in memory that the run reuses, and valid during the callback only */
+} treadle_monitor_event;
+/* Calls `watch` for every value that matches `pattern` (* and ?; NULL: all), on the runs' threads, one call at a time. The optimiser
+ * preserves these values. `inputs` non-zero: also before each node that reads one. `watch` NULL: watches nothing any more.
+ * `release(context)` (may be NULL) is called when the monitor is no longer needed. */
+TREADLE_C_API treadle_status* treadle_session_set_monitor(treadle_session* session,
+                                                          treadle_status* (*watch)(void* context, const treadle_monitor_event* event),
+                                                          void* context, void (*release)(void* context), const char* pattern, int inputs);
+
+/* As treadle_session_set_monitor(), for values of all graphs that the trainer runs, gradients and updates included. */
+TREADLE_C_API treadle_status* treadle_trainer_set_monitor(treadle_trainer* trainer,
+                                                          treadle_status* (*watch)(void* context, const treadle_monitor_event* event),
+                                                          void* context, void (*release)(void* context), const char* pattern, int inputs);
+
+typedef enum treadle_hook_point { TREADLE_PRE_RUN = 0, TREADLE_POST_RUN = 1 } treadle_hook_point;
+typedef struct treadle_hooked_run {
+  size_t struct_size; /* set by the library */
+  uint64_t run_id;    /* number of the run in its session */
+  uint64_t graph_id;  /* of the compiled graph */
+  const char* tag;
+  int64_t duration_ns; /* TREADLE_POST_RUN: of the computation */
+  const char* error;   /* TREADLE_POST_RUN: why the run failed; "": it did not */
+} treadle_hooked_run;
+/* Calls `hook` before or after every run of every session of the process, on the run's thread: groups in ascending order, a group's hooks
+ * in the order of registration. `point`: a treadle_hook_point. `*id` is for treadle_unregister_hook().
+ * `release(context)` (may be NULL) is called when the hook is no longer needed. */
+TREADLE_C_API treadle_status* treadle_register_hook(int32_t point, int32_t group,
+                                                    treadle_status* (*hook)(void* context, const treadle_hooked_run* run), void* context,
+                                                    void (*release)(void* context), uint64_t* id);
+/* Runs that have begun may still call the hook. Returns 0 if there is no such hook. */
+TREADLE_C_API int treadle_unregister_hook(uint64_t id);
+
+typedef enum treadle_log_severity {
+  TREADLE_LOG_VERBOSE = 0,
+  TREADLE_LOG_INFO = 1,
+  TREADLE_LOG_WARNING = 2,
+  TREADLE_LOG_ERROR = 3,
+  TREADLE_LOG_FATAL = 4
+} treadle_log_severity;
+/* Sends messages of at least the severity `lowest` (a treadle_log_severity) to `on_message`, one at a time, from any thread. It must not
+ * call the library. `on_message` NULL: warnings and worse go to standard error, as in the beginning.
+ * `release(context)` (may be NULL) is called when another callback replaces it. */
+TREADLE_C_API treadle_status* treadle_set_log_callback(void (*on_message)(void* context, int32_t severity, const char* message),
+                                                       void* context, void (*release)(void* context), int32_t lowest);
+
 /* Runs that stop at every Yield node of the domain "treadle". `*finished` becomes 1 at the end of the run, otherwise 0. */
 TREADLE_C_API treadle_status* treadle_partial_run_create(const treadle_session* session, const char* const* input_names,
                                                          const treadle_value* const* inputs, size_t num_inputs, treadle_partial_run** out);
@@ -418,6 +538,28 @@ TREADLE_C_API treadle_status* treadle_tensor_to_device(const treadle_value* valu
 TREADLE_C_API const char* treadle_tensor_string(const treadle_value* value, size_t index); /* NULL if there is none */
 TREADLE_C_API size_t treadle_sequence_length(const treadle_value* value);
 TREADLE_C_API treadle_status* treadle_sequence_get(const treadle_value* value, size_t index, treadle_value** out);
+
+/* Values of other kinds, since version 19 of the ABI. `*out` is a new value, which shares its contents with the one that it is of. */
+/* A sequence of tensors of this dtype. */
+TREADLE_C_API treadle_status* treadle_sequence_create(treadle_dtype dtype, const treadle_value* const* values, size_t num_values,
+                                                      treadle_value** out);
+/* `content` NULL: an optional that contains nothing. */
+TREADLE_C_API treadle_status* treadle_optional_create(const treadle_value* content, treadle_value** out);
+/* 1 if the value is an optional that contains something. */
+TREADLE_C_API int treadle_optional_has_value(const treadle_value* value);
+TREADLE_C_API treadle_status* treadle_optional_get(const treadle_value* value, treadle_value** out);
+/* The number of a map's entries; 0 for other kinds of values. */
+TREADLE_C_API size_t treadle_map_size(const treadle_value* value);
+/* The keys: an int64 or string tensor, and their values: a tensor, both 1-D in the same order. */
+TREADLE_C_API treadle_status* treadle_map_keys(const treadle_value* value, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_map_values(const treadle_value* value, treadle_value** out);
+/* Of a sparse tensor: its dense shape, an int64 tensor; the values that are not zero; and their indices, int64: [count] or [count, rank],
+ * or the columns if there are row offsets. */
+TREADLE_C_API treadle_status* treadle_sparse_tensor_shape(const treadle_value* value, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_sparse_tensor_values(const treadle_value* value, treadle_value** out);
+TREADLE_C_API treadle_status* treadle_sparse_tensor_indices(const treadle_value* value, treadle_value** out);
+/* TREADLE_NOT_FOUND unless the format is CSR. */
+TREADLE_C_API treadle_status* treadle_sparse_tensor_row_offsets(const treadle_value* value, treadle_value** out);
 
 /* Shapes of a session's inputs and outputs, since version 5 of the ABI. The rank is -1 if the model does not declare it, an extent -1 if it
  * is variable. A variable extent may have a symbol, whose name is the same in all values that share it; NULL: it has none. */

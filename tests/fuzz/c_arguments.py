@@ -25,6 +25,8 @@ _ODD_TEXTS = (b"", b"nope", b"\xff\xfe\x80", b"x" * 5000, b"*", b"[", b"%s%n", b
 Operation = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Watch = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+Told = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+Message = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)
 Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32)
 Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32)
 Trim = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)
@@ -37,6 +39,9 @@ _CALLBACKS = {
     "operation": Operation(lambda context: None),
     "release": Release(lambda context: None),
     "callback": Watch(lambda context, name, value: None),
+    "watch": Told(lambda context, event: None),
+    "hook": Told(lambda context, run: None),
+    "on_message": Message(lambda context, severity, message: None),
     "allocate": Allocate(lambda context, size, memory_class: _libc.aligned_alloc(64, (size + 63) // 64 * 64)),
     "free": Free(lambda context, data, size, memory_class: _libc.free(data)),
     "trim": Trim(lambda context: 0),
@@ -94,7 +99,7 @@ class Arguments:
             found.append("kind")
         if parameter.counts:
             found.append("huge")
-        if parameter.type in self.header.enums or parameter.name in ("job_class", "memory_class"):
+        if parameter.type in self.header.enums or parameter.name in ("job_class", "memory_class", "point", "lowest"):
             found.append("enum")
         return found
 

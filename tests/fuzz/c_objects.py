@@ -34,11 +34,13 @@ def models() -> dict[bytes, bytes]:
     statistics = {"scale": [1, 1], "mean": [0, 0], "variance": [1, 1]}
     normalised = [linear[0], node("BatchNormalization", ["product", "scale", "b", "mean", "variance"], ["y"], "second")]
     stops = [linear[0], node("Yield", ["product"], ["sum"], "stop", domain="treadle"), node("Add", ["sum", "b"], ["y"], "second")]
+    squared = [node("Mul", ["x", "x"], ["y"], "first")]
     listed = [node("SequenceConstruct", ["x", "x"], ["y"], "first")]
     sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
     return {
         b"linear.onnx": _model(linear, [y], **weights),
         b"normalised.onnx": _model(normalised, [y], **weights, **statistics),
+        b"squared.onnx": _model(squared, [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])]),
         b"stops.onnx": _model(stops, [y], **weights),
         b"listed.onnx": _model(listed, [sequence]),
     }
@@ -263,6 +265,34 @@ class Objects:
         self.kept.append(struct)
         return self.made("treadle_allocator_create", ctypes.addressof(struct))
 
+    def session_of(self, name: bytes) -> int:
+        session = self.made("treadle_session_create", self.model(name), None)
+        self.add("treadle_session", session)
+        return session
+
+    def io_binding(self) -> int:
+        session = self.fresh("treadle_session")
+        made = self.made("treadle_io_binding_create", session)
+        self.add("treadle_io_binding", made)
+        self.needs(made, [session])
+        return made
+
+    def stateful_run(self) -> int:
+        """Returns runs whose state x is the product of the run before."""
+        session = self.session_of(b"squared.onnx")
+        names, values, _ = self.fed()
+        made = self.made("treadle_stateful_run_create", session, self.list_of(self.text(b"x"), self.text(b"y")), 1, names, values, 1)
+        self.add("treadle_stateful_run", made)
+        self.needs(made, [session])
+        return made
+
+    def async_run(self) -> int:
+        session = self.session_of(b"linear.onnx")
+        made = self.made("treadle_session_run_async", session, *self.fed(), None, 1)
+        self.add("treadle_async_run", made)
+        self.needs(made, [session])
+        return made
+
     def executor(self) -> int:
         names, values, _ = self.fed()
         pair = self.list_of(ctypes.c_void_p.from_address(names).value, ctypes.c_void_p.from_address(values).value)
@@ -276,6 +306,9 @@ RECIPES: dict[str, Any] = {
     "treadle_run_options": lambda o: o.made("treadle_run_options_create"),
     "treadle_value": lambda o: o.value(),
     "treadle_partial_run": lambda o: o.made("treadle_partial_run_create", o.fresh("treadle_session"), *o.fed()),
+    "treadle_io_binding": lambda o: o.io_binding(),
+    "treadle_stateful_run": lambda o: o.stateful_run(),
+    "treadle_async_run": lambda o: o.async_run(),
     "treadle_job": lambda o: o.made("treadle_job_create", None, 0, 100.0, 0),
     "treadle_allocator": lambda o: o.allocator(),
     "treadle_engine": lambda o: o.made("treadle_engine_create", 0, 2),

@@ -105,4 +105,10 @@ def test_the_folders_for_c_and_cpp_are_found(tmp_path):
 
 def test_flags_and_commands_do_not_mix():
     done = subprocess.run([sys.executable, "-m", "treadle", "--cflags", "run"], capture_output=True, text=True)
-    assert done.returncode > 0 and "--cflags" in done.stderr
+    assert done.returncode > 0 and done.stdout == ""
+
+
+def test_the_table_of_interfaces_is_up_to_date():
+    script = pathlib.Path(__file__).resolve().parents[2] / "scripts/interfaces.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
