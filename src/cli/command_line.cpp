@@ -9,6 +9,7 @@
 #include <map>
 
 #include "cli/commands.h"
+#include "cli/ending.h"
 #include "cli/terminal.h"
 #include "core/base/nearest.h"
 #include "treadle/session.h"
@@ -107,6 +108,7 @@ int run_command_line(int argc, char** argv) {
     CLI::App* sub = app.add_subcommand(entry.name);
     commands[sub] = entry.add(*sub);
   }
+  const SignalsRemoveTemporaries endings;
   try {
     app.parse(argc, argv);
     for (auto& [sub, command] : commands)

@@ -1,7 +1,6 @@
 #include "cli/remedies.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "cli/ending.h"
 #include "core/base/cpu_info.h"
 #include "core/threads/thread_pool.h"
 #include "profile/analysis/statistics.h"
@@ -222,22 +222,15 @@ class Trials {
   void compiled() {
     namespace fs = std::filesystem;
     if (fs::path(t_.model).extension() != ".onnx") return;
-    const fs::path file = fs::temp_directory_path() / fmt::format("treadle_profile_{}.treadle", getpid());
-    struct Removed {
-      const fs::path& path;
-      ~Removed() {
-        std::error_code ignored;
-        fs::remove(path, ignored);
-      }
-    } removed{file};
+    const TemporaryPath file = TemporaryPath::file(".treadle");
     SessionOptions options = t_.options;
-    options.compiled_model_filepath = file.string();
+    options.compiled_model_filepath = file.path().string();
     { const Session written(t_.model, options); }
     constexpr int kRounds = 8;
     std::vector<double> plain, mapped;
     for (int round = 0; round < kRounds; ++round) {
       plain.push_back(load_ms(t_.model));
-      mapped.push_back(load_ms(file.string()));
+      mapped.push_back(load_ms(file.path().string()));
     }
     const Measured m{profile::summarize(plain), profile::summarize(mapped)};
     if (m.faster())

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/base/fork_mutex.h"
+#include "core/files/temporary.h"
 #include "treadle/error.h"
 
 namespace treadle {
@@ -205,6 +206,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
     temporary_path_ = path_ + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
     fd_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
   } while (fd_ < 0 && errno == EEXIST);
+  if (fd_ >= 0) note_temporary(temporary_path_);
   if (fd_ < 0) throw Error(ErrorCode::io_error, "cannot create \"" + temporary_path_ + "\": " + reason(errno));
   if (replaces) take_permissions(fd_, old);
 }
@@ -212,6 +214,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) ::close(fd_);
   if (!committed_) ::unlink(temporary_path_.c_str());
+  forget_temporary(temporary_path_);
 }
 
 void AtomicFile::write_through(const std::byte* data, size_t size) {
