@@ -55,23 +55,16 @@ std::string unexpected_text(CLI::App& app) {
   return {};
 }
 
-// Shortens CLI11's message for a number that is too small, such as "--runs: Value -1 not in range 0.000000 to 1.79769e+308".
-std::string too_small_text(std::string_view said) {
-  constexpr std::string_view kValue = ": Value ", kNotIn = " not in range 0.000000 to ";
-  const size_t value_at = said.find(kValue), range_at = said.find(kNotIn);
-  const size_t digits = std::to_string(std::numeric_limits<double>::max()).size();
-  if (value_at == std::string_view::npos || range_at == std::string_view::npos || range_at < value_at ||
-      said.size() - range_at - kNotIn.size() < digits)
-    return {};
-  const std::string_view name = said.substr(0, value_at),
-                         value = said.substr(value_at + kValue.size(), range_at - value_at - kValue.size());
-  return fmt::format(fmt::runtime(value == "0" ? "{} takes a number above 0, not \"{}\"" : "{} takes no number below 0: \"{}\""), name,
-                     value);
+// Joins CLI11's "--runs: takes no number below 0: "-1"", whose second part is of numbers.h, to one sentence.
+std::string refused_number_text(std::string_view said) {
+  constexpr std::string_view kTakes = ": takes ";
+  const size_t colon = said.find(kTakes);
+  return colon == std::string_view::npos ? std::string() : fmt::format("{}{}", said.substr(0, colon), said.substr(colon + 1));
 }
 
 // Improves CLI11's message for a value that is not allowed, such as "--mode: dynamc not in {dynamic,qdq,weights}".
 std::string refused_value_text(std::string_view said) {
-  if (std::string text = too_small_text(said); !text.empty()) return text;
+  if (std::string text = refused_number_text(said); !text.empty()) return text;
   constexpr std::string_view kNotIn = " not in {";
   const size_t colon = said.find(": "), set = said.find(kNotIn);
   if (colon == std::string_view::npos || set == std::string_view::npos || set < colon || said.back() != '}') return {};

@@ -12,8 +12,10 @@
 #include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/model_totals.h"
+#include "cli/numbers.h"
 #include "cli/profile_output.h"
 #include "cli/terminal.h"
+#include "core/base/nearest.h"
 #include "core/files/file.h"
 #include "core/threads/thread_pool.h"
 #include "passes/trace.h"
@@ -300,7 +302,7 @@ Command add_explain(CLI::App& app) {
   app.add_option("--node", a->node, "Say what became of this node of the model, and what the passes left alone behind it");
   add_input_options(app, a->request.inputs);
   add_session_options(app, a->request.session);
-  app.add_option("--top", a->top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--top", a->top, "Nodes to print; 0: all")->capture_default_str()->check(at_least(0));
   app.add_option("-o,--output", a->output, "Also write a page with the drawn graph (.html), or all of it (.json)")->excludes("--node");
   app.add_flag("--json", a->json, "Print JSON");
   app.footer("No node runs: times are estimates. `treadle profile` measures.\nExample: treadle explain model.onnx --node conv1");

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "cli/media.h"
+#include "cli/numbers.h"
 #include "cli/terminal.h"
 #include "core/base/nearest.h"
 #include "core/files/file.h"
@@ -309,7 +310,7 @@ void add_sample_options(CLI::App& app, InputOptions& options) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--default-dim", options.default_extent, "Extent of dimensions that neither --shapes nor --dim sets")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed for random inputs")->default_str("0");
   add_picture_options(app, options.pictures);
@@ -317,6 +318,7 @@ void add_sample_options(CLI::App& app, InputOptions& options) {
 
 void add_session_options(CLI::App& app, SessionOptions& options) {
   app.add_option("--threads", options.intra_op_num_threads, "Threads per node; 0: sized by affinity and cgroup quota")
+      ->check(at_least(0))
       ->capture_default_str();
   app.add_option("--skip-pass", options.disabled_passes, "Skip this pass of the optimiser; `treadle options` lists them; may be repeated")
       ->allow_extra_args(false)

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/numbers.h"
 #include "cli/terminal.h"
 #include "graph/op_def.h"
 #include "passes/pipeline.h"
@@ -134,7 +135,7 @@ Command add_optimize(CLI::App& app) {
   auto options = std::make_shared<OptimizeOptions>();
   app.add_option("model", options->model, "ONNX file")->required();
   app.add_option("-o,--output", options->output, "File to write")->required();
-  app.add_option("--opset", options->opset, "Opset of ai.onnx; 0: the lowest that suffices")->capture_default_str();
+  app.add_option("--opset", options->opset, "Opset of ai.onnx; 0: the lowest that suffices")->check(at_least(0))->capture_default_str();
   app.add_flag("-v,--verbose", options->verbose, "Print what every pass did");
   app.add_flag("--json", options->json, "Print JSON");
   return [options] { return optimize(*options); };

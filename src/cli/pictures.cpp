@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cli/media.h"
+#include "cli/numbers.h"
 #include "train/data/pictures.h"
 #include "treadle/error.h"
 
@@ -130,7 +131,7 @@ void add_picture_options(CLI::App& app, PictureOptions& options) {
   numbers("--mean", options.mean, "Subtracted from pixels: one number, or R,G,B (B,G,R with --bgr)");
   numbers("--std", options.std, "Pixels minus mean are divided by it");
   app.add_option("--range", options.range, "Value of a white pixel before --mean and --std: 1 (default) or 255")
-      ->check(CLI::PositiveNumber)
+      ->check(above(0))
       ->group(group);
   app.add_flag_function(
          "--bgr,!--rgb", [&options](int64_t count) { options.bgr = count > 0; }, "Order of the channels")

@@ -9,7 +9,9 @@
 #include <span>
 
 #include "cli/commands.h"
+#include "cli/numbers.h"
 #include "cli/terminal.h"
+#include "core/base/utf8.h"
 #include "core/files/file.h"
 #include "treadle/error.h"
 #include "treadle/memory.h"
@@ -121,8 +123,8 @@ Command add_plan(CLI::App& app) {
       ->capture_default_str();
   app.add_option("-o,--output", options->output, "CSV to write: the input's columns and `offset`");
   app.add_flag("--json", options->json, "Print JSON");
-  app.add_option("--alignment", options->search.alignment, "Bytes, a power of two")->capture_default_str();
-  app.add_option("--time-limit", options->search.time_limit_seconds, "Seconds")->capture_default_str();
+  app.add_option("--alignment", options->search.alignment, "Bytes, a power of two")->check(at_least(1))->capture_default_str();
+  app.add_option("--time-limit", options->search.time_limit_seconds, "Seconds")->check(at_least(0))->capture_default_str();
   app.footer(
       "Exit status 1 if the buffers were not fitted into the capacity.\nExample: treadle plan buffers.csv --capacity 1048576 -o plan.csv");
   return [options] { return plan(*options); };

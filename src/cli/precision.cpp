@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/given_options.h"
 #include "cli/inputs.h"
+#include "cli/numbers.h"
 #include "cli/terminal.h"
 #include "treadle/error.h"
 
@@ -71,15 +72,20 @@ Command add_precision(CLI::App& app) {
       "The last line is a value for the option `precision` (treadle run --option precision=..., SessionOptions.precision).");
   app.add_option("model", a->model, "ONNX file")->required();
   app.add_option("--bound", a->options.bound, "Largest allowed difference from float32, divided by the largest value of an output")
+      ->check(above(0))
       ->capture_default_str();
   app.add_option("--data", a->data, "Samples: a .npz, .npy, .pb, picture or .wav, one each, or a folder; may be repeated")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_option("--random", a->random_samples, "Number of random samples if there are no others")->capture_default_str();
+  app.add_option("--random", a->random_samples, "Number of random samples if there are no others")
+      ->check(at_least(1))
+      ->capture_default_str();
   app.add_flag("--json", a->json, "Print JSON");
   add_sample_options(app, a->inputs);
   add_session_options(app, a->options.session);
-  app.add_option("--groups", a->options.max_groups, "Number of parts of the model to try separately")->capture_default_str();
+  app.add_option("--groups", a->options.max_groups, "Number of parts of the model to try separately")
+      ->check(at_least(0))
+      ->capture_default_str();
   return [a, &app] {
     GivenOptions(app).need(a->data.empty(), "no --data, whose samples are taken", {"--random"});
     return choose(*a);

@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/given_options.h"
 #include "cli/inputs.h"
+#include "cli/numbers.h"
 #include "cli/profile_output.h"
 #include "cli/remedies.h"
 #include "cli/terminal.h"
@@ -252,21 +253,18 @@ Command add_profile(CLI::App& app) {
   app.add_flag("--memory", a->table.memory,
                "Record allocations too, and print what is held at the peak and what the arena holds over the run");
   app.add_flag("--kernel-phases", a->kernel_phases, "Record what kernels do, too: packing, products, epilogues and others, on each thread");
-  app.add_option("--top", a->table.top, "Nodes to print; 0: all")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--top", a->table.top, "Nodes to print; 0: all")->capture_default_str()->check(at_least(0));
   app.add_option("--sort", a->table.sort, "Order of the nodes")
       ->capture_default_str()
       ->check(CLI::IsMember({"time", "order", "name", "calls", "gflops", "bandwidth", "peak"}));
   CLI::Option* tree = app.add_flag("--tree", a->tree, "Print a run as a tree of layers and nodes, not as tables");
-  app.add_option("--depth", a->depth, "Of --tree: levels below the run; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
-      ->needs(tree);
-  app.add_option("--runs", a->runs, "Number of recorded runs; by default as many as --seconds holds")->check(CLI::NonNegativeNumber);
-  app.add_option("--seconds", a->seconds, "Length of the measurement")->capture_default_str()->check(CLI::Range(1e-3, 1e6));
-  app.add_option("--warmup", a->warmup, "Runs before, beside the first")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--depth", a->depth, "Of --tree: levels below the run; 0: all")->capture_default_str()->check(at_least(0))->needs(tree);
+  app.add_option("--runs", a->runs, "Number of recorded runs; by default as many as --seconds holds")->check(at_least(1));
+  app.add_option("--seconds", a->seconds, "Length of the measurement")->capture_default_str()->check(between(1e-3, 1e6));
+  app.add_option("--warmup", a->warmup, "Runs before, beside the first")->capture_default_str()->check(at_least(0));
   app.add_flag("--no-remedies", a->without_remedies, "Do not try what would help");
   app.add_option("--diff", a->diff, "Compare two profiles (.json): before, after")->expected(2);
-  app.add_option("--tolerance", a->tolerance, "Of --diff: a change that does not matter")->capture_default_str();
+  app.add_option("--tolerance", a->tolerance, "Of --diff: a change that does not matter")->check(at_least(0))->capture_default_str();
   app.footer(
       fmt::format("Exit status of --diff: 0 not slower, {} slower, {} nobody can tell, 1 an error.\n"
                   "Example: treadle profile model.onnx --threads 1 -o report.html",

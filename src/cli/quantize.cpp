@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/given_options.h"
 #include "cli/inputs.h"
+#include "cli/numbers.h"
 #include "cli/profile_output.h"
 #include "cli/terminal.h"
 #include "onnx/serialize.h"
@@ -197,15 +198,16 @@ Command add_quantize(CLI::App& app) {
     app.add_option(name, values, text)->allow_extra_args(false)->take_all();
   };
   list("--data", a->data, "Samples: a .npz (its names are inputs'), .npy, .pb, picture or .wav, one each, or a folder; may be repeated");
-  app.add_option("--random", a->random_samples, "Number of random samples; inputs that no file gives are random too")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--random", a->random_samples, "Number of random samples; inputs that no file gives are random too")->check(at_least(0));
   add_sample_options(app, a->inputs);
   list("--include", a->include, "Take only nodes whose names match this pattern (* and ?); may be repeated");
   list("--exclude", a->exclude, "Leave out nodes whose names match; may be repeated");
   list("--op", a->op_types, "Only this operator: MatMul, Gemm, Conv; may be repeated");
-  app.add_option("--skip-first", o.skip_first, "Keep this many of the first nodes in float")->capture_default_str();
-  app.add_option("--skip-last", o.skip_last, "Keep this many of the last nodes in float")->capture_default_str();
-  app.add_option("--min-weights", o.min_weight_elements, "Products with fewer weights stay float")->capture_default_str();
+  app.add_option("--skip-first", o.skip_first, "Keep this many of the first nodes in float")->check(at_least(0))->capture_default_str();
+  app.add_option("--skip-last", o.skip_last, "Keep this many of the last nodes in float")->check(at_least(0))->capture_default_str();
+  app.add_option("--min-weights", o.min_weight_elements, "Products with fewer weights stay float")
+      ->check(at_least(0))
+      ->capture_default_str();
   app.add_flag("--per-tensor", a->per_tensor, "dynamic, qdq: one scale for each weight instead of one for each channel");
   app.add_flag("--reduce-range", o.reduce_range,
                "dynamic, qdq: 7-bit weights, for runtimes whose 8-bit products saturate on AVX2 machines");
@@ -223,7 +225,9 @@ Command add_quantize(CLI::App& app) {
       ->check(CLI::IsMember({"matmul_nbits", "qdq"}))
       ->capture_default_str();
   app.add_flag("--preprocess", o.preprocess, "Simplify the graph first; always so in mode qdq");
-  app.add_option("--compared", o.compared_samples, "Number of samples to compare both models on; 0: none")->capture_default_str();
+  app.add_option("--compared", o.compared_samples, "Number of samples to compare both models on; 0: none")
+      ->check(at_least(0))
+      ->capture_default_str();
   app.add_flag("--verify", a->verify, "Compare both models, on random inputs if there are no samples, and measure them");
   app.add_flag("--json", a->json, "Print JSON");
   app.add_flag("-q,--quiet", a->quiet, "No table");

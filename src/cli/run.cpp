@@ -13,6 +13,8 @@
 #include "cli/commands.h"
 #include "cli/given_options.h"
 #include "cli/inputs.h"
+#include "cli/model_totals.h"
+#include "cli/numbers.h"
 #include "cli/terminal.h"
 #include "core/files/file.h"
 #include "core/files/npy.h"
@@ -164,8 +166,8 @@ Command add_run(CLI::App& app) {
       ->take_all();
   app.add_option("-o,--output", options->output_folder, "Folder to write the outputs to, one .npy each");
   app.add_flag("--json", options->json, "Print JSON: dtypes, shapes, and the elements of outputs that have up to 1,000");
-  app.add_option("--top", options->top, "Print the largest K scores of every float output")->check(CLI::NonNegativeNumber);
-  app.add_option("--labels", options->labels, "File with one label a line, for --top");
+  app.add_option("--top", options->top, "Print the largest K scores of every float output")->check(at_least(0));
+  app.add_option("--labels", options->labels, "File with one label a line, for --top; by default the model's class names, if it has any");
   app.add_option("--profile", options->profile, "Write a trace of the run for ui.perfetto.dev: Perfetto's (.pftrace), or Chrome's JSON");
   app.footer("Example: treadle run squeezenet.onnx cat.png --preset imagenet-caffe --top 5 --labels classes.txt");
   return [options, &app] {

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/inputs.h"
+#include "cli/numbers.h"
 #include "cli/profile_output.h"
 #include "cli/train_loop.h"
 #include "cli/trainer_options.h"
@@ -26,12 +27,12 @@ void add_data_options(CLI::App& app, TrainArguments& a) {
   app.add_option("--scale", a.data.scale, "Factor for floating-point inputs: 0.0625 maps 0..16 to 0..1")->capture_default_str();
   list("--validation", a.validation, "Fraction of the data to hold out, or files like those of --data");
   app.add_option("--validation-labels", a.validation_labels, "Labels of a validation file, as --labels; the same name if not given");
-  app.add_option("--batch-size", a.loader.batch_size, "Samples per step")->capture_default_str();
+  app.add_option("--batch-size", a.loader.batch_size, "Samples per step")->check(at_least(1))->capture_default_str();
   app.add_flag("--drop-last", a.loader.drop_last, "Leave out the samples of an epoch that fill no batch");
   app.add_flag_callback(
       "--no-shuffle", [&a] { a.loader.shuffle = false; }, "Keep the order of the samples");
   app.add_option("--seed", a.loader.seed, "Seed for the order and the held-out samples")->capture_default_str();
-  app.add_option("--prefetch", a.loader.prefetch, "Batches that a thread reads ahead; 0: none")->capture_default_str();
+  app.add_option("--prefetch", a.loader.prefetch, "Batches that a thread reads ahead; 0: none")->check(at_least(0))->capture_default_str();
 }
 
 constexpr const char* kRankGroup = "Several processes";
@@ -43,11 +44,11 @@ void add_rank_options(CLI::App& app, TrainArguments& a) {
       ->group(kRankGroup);
   app.add_option("--communicator-deadline", a.trainer.communicator_deadline_s,
                  "Seconds after which a process that does not answer ends the others")
-      ->check(CLI::PositiveNumber)
+      ->check(above(0))
       ->capture_default_str()
       ->group(kRankGroup);
   app.add_option("--bucket-bytes", a.trainer.bucket_bytes, "Size of the parts in which gradients are reduced")
-      ->check(CLI::PositiveNumber)
+      ->check(above(0))
       ->capture_default_str()
       ->group(kRankGroup);
   app.add_option_function<std::string>(
@@ -73,18 +74,19 @@ Command add_train(CLI::App& app) {
   app.add_option("model", a->model, "ONNX file, or a folder of `treadle artifacts`")->required();
   app.add_option("-o,--output", a->output, "File to write the trained model to")->required();
   add_data_options(app, *a);
-  app.add_option("--epochs", a->epochs, "Passes over the data")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--epochs", a->epochs, "Passes over the data")->check(above(0))->capture_default_str();
   add_trainer_options(app, a->trainer);
   add_rank_options(app, *a);
   auto* folder = app.add_option("--checkpoint", a->checkpoint, "Folder to write a checkpoint to after each epoch");
-  app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also write a checkpoint every N steps")
-      ->check(CLI::NonNegativeNumber)
+  app.add_option("--checkpoint-steps", a->checkpoint_steps, "Also write a checkpoint every N steps")->check(at_least(0))->needs(folder);
+  app.add_option("--keep-last", a->keep_last, "Number of checkpoints to keep; 0: all")
+      ->check(at_least(0))
+      ->capture_default_str()
       ->needs(folder);
-  app.add_option("--keep-last", a->keep_last, "Number of checkpoints to keep; 0: all")->capture_default_str()->needs(folder);
   app.add_flag("--asynchronous", a->asynchronous, "Write checkpoints on a thread")->needs(folder);
   app.add_flag("--resume", a->resume, "Continue from the newest checkpoint, if there is one");
   app.add_option("--patience", a->patience, "Stop after N epochs without a better validation loss, and write the model of the best epoch")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   auto* skips = app.add_flag("--skip-nan", a->skip_nan, "Skip steps with a NaN; by default such a step ends the training");
   app.add_flag("--no-check", a->unchecked, "Do not look for NaN in the values of each node")->excludes(skips);
   auto* log = app.add_option("--log", a->log, "File of JSON lines: start, step, epoch, skipped, interrupted, end");
@@ -99,11 +101,11 @@ Command add_train(CLI::App& app) {
                      "Write a profile of some steps: a page (.html), the profile (.json, .csv), or every event (.pftrace, .trace.json, "
                      ".folded, .speedscope.json); with .gz behind it, compressed");
   app.add_option("--profile-steps", a->profile_steps, "Steps to record, behind the first five")
-      ->check(CLI::PositiveNumber)
+      ->check(above(0))
       ->capture_default_str()
       ->needs(profile);
   app.add_option("--log-steps", a->log_steps, "Steps between two log lines; 0: no lines for steps")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   app.add_flag("-q,--quiet", a->quiet, "Print nothing");
   add_session_options(app, a->trainer.session);
