@@ -43,10 +43,17 @@ TREADLE_API Tensor map_npy(const std::string& path);
 /// Maps the tensors of a safetensors file.
 TREADLE_API NamedTensors map_safetensors(const std::string& path);
 
+/// The classes that labels may name.
+struct ClassRange {
+  int64_t count = 0;                              ///< labels are below it
+  std::optional<int64_t> ignored = std::nullopt;  ///< a label that the loss leaves out
+};
+
 struct CsvOptions {
   std::string label;                  ///< name of the label column; empty: none
   std::vector<std::string> features;  ///< names or patterns of columns, in the file's order; empty: all except the label
   char separator = ',';
+  std::optional<ClassRange> label_classes = std::nullopt;  ///< labels outside of it are an error; nullopt: labels may be any
 };
 struct CsvTable {
   Tensor features;  ///< float32 with the shape [rows, columns]
@@ -57,7 +64,7 @@ struct CsvTable {
 };
 /// Reads a CSV table (RFC 4180) whose first line names its columns.
 /// @param classes  classes of an earlier file, which define the numbers of text labels; empty: the sorted classes of this file
-/// @throws Error(invalid_argument) naming line and column of a cell that is not a number
+/// @throws Error(invalid_argument) naming line and column of a cell that is not a number, or of a label that is no class
 TREADLE_API CsvTable read_csv(const std::string& path, const CsvOptions& options = {}, const std::vector<std::string>& classes = {});
 
 /// Reads the arrays of a .npz file by name. Uncompressed arrays are views of the mapped file.
@@ -84,6 +91,7 @@ struct LabelForm {
   /// For losses whose labels have the output's shape: the extents to which the label of a sample is reshaped. Nullopt: the label keeps its
   /// shape.
   std::optional<std::vector<int64_t>> extents = std::nullopt;
+  std::optional<ClassRange> classes = std::nullopt;  ///< if the model declares how many classes it has
 };
 TREADLE_API LabelForm label_form(const TrainerOptions& options, const Model& model);
 /// Lists the values that a training step must be fed besides the labels: the inputs of the model and of a loss model.

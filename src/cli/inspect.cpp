@@ -1,7 +1,9 @@
 // Implements the command `treadle inspect`.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -96,7 +98,10 @@ nlohmann::json to_json(const Model& model, const Inspection& found) {
                      {"parameters", found.as_read.num_parameters},
                      {"weight_bytes", found.as_read.total_weight_bytes()},
                      {"weight_bytes_by_dtype", found.as_read.weight_bytes},
-                     {"unsupported", found.missing}};
+                     {"unsupported", found.missing},
+                     {"metadata", metadata.custom},
+                     {"classes", class_names(model)},
+                     {"compiled", model.impl().compiled != nullptr}};
   if (!found.missing.empty()) return out;
   out["assumed_extents"] = joined(found.assumed);
   out["optimized"] = {{"operators", found.optimized.operators},
@@ -141,6 +146,18 @@ void print_costs(const Inspection& found, const InputOptions& inputs) {
   if (!found.assumed.empty()) print_line("assumed", assumed_text(found.assumed, inputs));
 }
 
+// Prints the names of classes, and what else the model's author has written into it.
+void print_metadata(const Model& model) {
+  constexpr size_t kMostNamed = 10, kLongest = 100;
+  if (const std::vector<std::string> names = class_names(model); !names.empty()) {
+    const std::vector<std::string> named(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kMostNamed)));
+    print_line("classes", fmt::format("{}: {}{}", names.size(), fmt::join(named, ", "), names.size() > kMostNamed ? ", ..." : ""));
+  }
+  for (const auto& [key, text] : model.metadata().custom)
+    if (key != kClassNames)
+      print_line("metadata", fmt::format("{}: {}{}", key, text.substr(0, kLongest), text.size() > kLongest ? " ..." : ""));
+}
+
 void print_model(const InspectOptions& options, const Model& model, const Inspection& found) {
   const ModelMetadata& metadata = model.metadata();
   show("{}\n", styled(options.model, Style::bold));
@@ -163,8 +180,12 @@ void print_model(const InspectOptions& options, const Model& model, const Inspec
       separator = ", ";
     }
   print_line("weights", weights);
+  print_metadata(model);
   std::string nodes = fmt::format("{}", found.as_read.num_nodes());
-  if (found.missing.empty()) nodes += fmt::format(", {} after optimisation", found.optimized.num_nodes());
+  if (model.impl().compiled)
+    nodes += ", compiled";
+  else if (found.missing.empty())
+    nodes += fmt::format(", {} after optimisation", found.optimized.num_nodes());
   print_line("nodes", nodes);
   TextTable table({"count", "operator"});
   for (const auto& [name, count] : found.as_read.operators) table.add({std::to_string(count), name});

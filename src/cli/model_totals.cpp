@@ -1,5 +1,7 @@
 #include "cli/model_totals.h"
 
+#include <sstream>
+
 #include "graph/op_def.h"
 
 namespace treadle::cli {
@@ -88,6 +90,16 @@ int64_t ModelTotals::num_nodes() const {
   int64_t nodes = 0;
   for (const auto& entry : operators) nodes += entry.second;
   return nodes;
+}
+
+std::vector<std::string> class_names(const Model& model) {
+  std::vector<std::string> names;
+  const auto& custom = model.metadata().custom;
+  const auto found = custom.find(kClassNames);
+  if (found == custom.end()) return names;
+  std::istringstream lines(found->second);
+  for (std::string line; std::getline(lines, line);) names.push_back(line);
+  return names;
 }
 
 ModelTotals totals_of(const Graph& graph) {

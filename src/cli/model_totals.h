@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
+#include "treadle/model.h"
 
 namespace treadle::cli {
 
@@ -23,5 +25,10 @@ struct ModelTotals {
 
 /// Counts all nodes, including those in subgraphs (bodies of If, Loop and Scan).
 ModelTotals totals_of(const Graph& graph);
+
+/// The key of a model's metadata under which `treadle train` keeps the names of classes, one a line.
+inline constexpr const char* kClassNames = "classes";
+/// Returns the names of the model's classes; empty if it tells none.
+std::vector<std::string> class_names(const Model& model);
 
 }  // namespace treadle::cli

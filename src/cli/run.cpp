@@ -58,9 +58,10 @@ std::vector<Score> largest(const Datum& output, int count, const std::vector<std
   return found;
 }
 
-std::vector<std::string> read_labels(const std::string& path) {
+// Returns the lines of the file, or the names of classes that `treadle train` has written into the model.
+std::vector<std::string> read_labels(const std::string& path, const Model& model) {
+  if (path.empty()) return class_names(model);
   std::vector<std::string> labels;
-  if (path.empty()) return labels;
   std::ifstream in(path);
   if (!in) throw Error(ErrorCode::not_found, fmt::format("--labels {}: the file cannot be read", path));
   for (std::string line; std::getline(in, line);) labels.push_back(line);
@@ -119,7 +120,7 @@ int run(RunArguments& options) {
   Session session(options.model, options.session);
   if (!options.profile.empty()) session.start_profiling();
   const MadeFeeds feeds = make_feeds(session.inputs(), options.inputs);
-  const std::vector<std::string> labels = read_labels(options.labels);
+  const std::vector<std::string> labels = read_labels(options.labels, session.model());
   std::vector<Datum> results;
   with_assumed_extents(feeds.assumed, options.inputs, [&] { results = session.run(feeds.values, options.fetches); });
   std::vector<std::string> names = options.fetches;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "cli/model_totals.h"
 #include "cli/pictures.h"
 #include "cli/train_answers.h"
 #include "cli/train_checks.h"
@@ -381,7 +382,7 @@ class TrainingRun {
     if (evaluation && evaluation->accuracy) metadata.emplace_back("validation_accuracy", fmt::format("{:.4f}", *evaluation->accuracy));
     std::string names;
     for (const std::string& name : classes_) names += (names.empty() ? "" : "\n") + name;
-    if (!names.empty()) metadata.emplace_back("classes", names);
+    if (!names.empty()) metadata.emplace_back(kClassNames, names);
     trainer_->save(a_.output, metadata);
     if (!a_.adapters.empty()) trainer_->save_adapters(a_.adapters);
   }

@@ -543,3 +543,59 @@ def test_a_terminal_has_a_bar_with_the_time_left(program, folder, tmp_path):
     assert process.wait() == 0
     assert re.search(rb"\[=+ *\] \d+/57  loss [\d.]+  \d+ s left", text), text[-500:]
     assert b"epoch 12/12  loss" in text
+
+
+@pytest.fixture
+def iris(tmp_path):
+    mlp(tmp_path / "iris.onnx", 4, 3)
+    samples = datasets.load_iris()
+
+    def write(name, labels):
+        lines = ["a,b,c,d,kind", *(",".join([*map(str, row), str(label)]) for row, label in zip(samples.data, labels))]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return tmp_path / name
+
+    return tmp_path / "iris.onnx", samples.target, write
+
+
+def test_class_names_go_with_the_model(train, program, iris, tmp_path):
+    model, target, write = iris
+    names = np.array(["setosa", "versicolor", "virginica"])
+    data = write("named.csv", names[target])
+    train("--data", data, "--labels", "kind", "--epochs", 40, "--optimizer", "adam", "--learning-rate", 0.01, "-o", tmp_path / "out.onnx", model=model)
+
+    def call(*arguments):
+        return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=True).stdout
+
+    assert "classes   3: setosa, versicolor, virginica" in call("inspect", tmp_path / "out.onnx")
+    assert json.loads(call("inspect", tmp_path / "out.onnx", "--json"))["classes"] == list(names)
+    (output,) = json.loads(call("run", tmp_path / "out.onnx", "x=5.1,3.5,1.4,0.2", "--top", 1, "--json"))["outputs"]
+    assert output["top"][0]["label"] == "setosa"
+    (tmp_path / "other.txt").write_text("a\nb\nc\n")
+    (output,) = json.loads(call("run", tmp_path / "out.onnx", "x=5.1,3.5,1.4,0.2", "--top", 1, "--labels", tmp_path / "other.txt", "--json"))["outputs"]
+    assert output["top"][0]["label"] == "a", "the file's labels come first"
+
+
+def test_labels_that_are_no_classes_name_file_line_and_label(train, iris, tmp_path):
+    model, target, write = iris
+    common = ["--labels", "kind", "--epochs", 1, "-o", tmp_path / "out.onnx"]
+
+    def refused(*arguments):
+        run = train(*arguments, *common, model=model, ok=False)
+        assert run.returncode == 1
+        return run.stderr
+
+    wrong = target.copy()
+    wrong[6] = 3
+    data = write("wrong.csv", wrong)
+    assert f'{data}, line 8: the label "3" of the column "kind" is outside [0, 3): the model has 3 classes' in refused("--data", data)
+    wrong[6] = -1
+    data = write("wrong.csv", wrong)
+    assert ', line 8: the label "-1"' in refused("--data", data)
+    assert "loss" in train("--data", data, *common, "--ignore-index", -1, model=model).stdout, "a label that the loss leaves out"
+    data = write("four.csv", np.array(["a", "b", "c", "d"])[(target + np.arange(len(target)) % 2)])
+    assert 'the label "d" of the column "kind" is number 3 of the 4 classes, counted from 0: the model has 3 classes' in refused("--data", data)
+    data, other = write("known.csv", np.array(["a", "b", "c"])[target]), write("other.csv", np.array(["a", "b", "x"])[target])
+    assert 'other.csv, line 102: the label "x" of the column "kind" is no class; the classes: a, b, c' in refused("--data", data, "--validation", other)
+    np.savez(tmp_path / "wrong.npz", x=datasets.load_iris().data.astype(np.float32), kind=np.where(np.arange(150) == 9, 7, target))
+    assert "wrong.npz: the label 7 of sample 9, counted from 0, is outside [0, 3)" in refused("--data", tmp_path / "wrong.npz")

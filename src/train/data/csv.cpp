@@ -44,6 +44,9 @@ class CsvLines {
     }
   }
 
+  // Returns the number of the line that was read last.
+  int64_t line() const { return first_line_; }
+
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorCode::invalid_argument, fmt::format("{}, line {}: {}", path_, first_line_, what));
   }
@@ -87,7 +90,28 @@ bool read_number(std::string_view text, T& value) {
   return failure == std::errc() && end == text.data() + text.size();
 }
 
-Tensor labels_of(const std::vector<std::string>& texts, std::vector<std::string>& classes, const std::string& path) {
+// The cells of the label column, and the file's line of each.
+struct LabelCells {
+  std::vector<std::string> texts;
+  std::vector<int64_t> lines;
+  std::string column;
+
+  [[noreturn]] void fail(const std::string& path, size_t i, const std::string& what) const {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{}, line {}: the label \"{}\" of the column \"{}\" {}", path, lines[i], texts[i], column, what));
+  }
+};
+
+Tensor labels_of(const LabelCells& cells, std::vector<std::string>& classes, const std::optional<ClassRange>& range,
+                 const std::string& path) {
+  const std::vector<std::string>& texts = cells.texts;
+  const auto check = [&](size_t i, int64_t label) {
+    if (!range || label == range->ignored || (label >= 0 && label < range->count)) return;
+    cells.fail(path, i,
+               classes.empty() ? fmt::format("is outside [0, {}): the model has {} classes", range->count, range->count)
+                               : fmt::format("is number {} of the {} classes, counted from 0: the model has {} classes", label,
+                                             classes.size(), range->count));
+  };
   const auto count = static_cast<int64_t>(texts.size());
   if (classes.empty()) {
     Tensor integers(DType::int64, {count}), numbers(DType::float32, {count});
@@ -96,6 +120,7 @@ Tensor labels_of(const std::vector<std::string>& texts, std::vector<std::string>
       all_integers = all_integers && read_number(texts[i], integers.data<int64_t>()[i]);
       all_numbers = all_numbers && read_number(texts[i], numbers.data<float>()[i]);
     }
+    for (size_t i = 0; all_integers && i < texts.size(); ++i) check(i, integers.data<int64_t>()[i]);
     if (all_integers) return integers;
     if (all_numbers) return numbers;
     const std::set<std::string> sorted(texts.begin(), texts.end());
@@ -104,10 +129,9 @@ Tensor labels_of(const std::vector<std::string>& texts, std::vector<std::string>
   Tensor places(DType::int64, {count});
   for (size_t i = 0; i < texts.size(); ++i) {
     const auto found = std::find(classes.begin(), classes.end(), texts[i]);
-    if (found == classes.end())
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: no class \"{}\"; the classes: {}", path, texts[i], fmt::join(classes, ", ")));
+    if (found == classes.end()) cells.fail(path, i, fmt::format("is no class; the classes: {}", fmt::join(classes, ", ")));
     places.data<int64_t>()[i] = found - classes.begin();
+    check(i, places.data<int64_t>()[i]);
   }
   return places;
 }
@@ -148,7 +172,8 @@ CsvTable read_csv(const std::string& path, const CsvOptions& options, const std:
                             std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1,
                             static_cast<unsigned char>(text[at])));
   CsvLines lines(text, options.separator, path);
-  std::vector<std::string> names, fields, labels;
+  std::vector<std::string> names, fields;
+  LabelCells labels;
   if (!lines.next(names))
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: the file is empty; its first line names the columns", path));
   const CsvColumns columns = choose_columns(names, options, path);
@@ -162,12 +187,13 @@ CsvTable read_csv(const std::string& path, const CsvOptions& options, const std:
         lines.fail(fmt::format("\"{}\" is no number, in the column \"{}\"", fields[column], names[column]));
       numbers.push_back(value);
     }
-    if (columns.label) labels.push_back(fields[*columns.label]);
+    if (columns.label) labels.texts.push_back(fields[*columns.label]), labels.lines.push_back(lines.line());
   }
   CsvTable table{.classes = classes};
   table.features = Tensor::of<float>({rows, static_cast<int64_t>(columns.features.size())}, numbers);
   for (size_t column : columns.features) table.feature_names.push_back(names[column]);
-  if (columns.label) table.labels = labels_of(labels, table.classes, path);
+  labels.column = options.label;
+  if (columns.label) table.labels = labels_of(labels, table.classes, options.label_classes, path);
   return table;
 }
 

@@ -200,12 +200,28 @@ void add_arrays(NamedTensors arrays, const std::string& path, const DataFiles& f
 }
 
 void add_csv(const std::string& path, const std::string& input, const DataFiles& files, const std::vector<ValueInfo>& inputs,
-             bool has_labels, NamedTensors& all, std::vector<std::string>& classes) {
+             const LabelForm& form, NamedTensors& all, std::vector<std::string>& classes) {
+  const bool has_labels = form.dtype != DType::undefined;
   if (has_labels && files.labels.empty()) refuse_data(fmt::format("{}: labels names the column to learn", path));
-  CsvTable table = read_csv(path, {.label = has_labels ? files.labels : "", .features = files.features}, classes);
+  CsvTable table =
+      read_csv(path, {.label = has_labels ? files.labels : "", .features = files.features, .label_classes = form.classes}, classes);
   all[the_input(inputs, input, path).name] = std::move(table.features);
   if (has_labels) all[kBatchLabels] = std::move(table.labels);
   classes = std::move(table.classes);
+}
+
+// Refuses labels of an array that are no classes. Labels of pixels or words are left to the loss, since there may be very many.
+void check_classes(const Tensor& labels, const ClassRange& classes, const std::string& path) {
+  if (labels.shape().rank() != 1 || !is_integer(labels.dtype()) || is_sub_byte(labels.dtype())) return;
+  visit_any_dtype<NumericTypes>(labels.dtype(), [&]<typename T>() {
+    if constexpr (std::is_integral_v<T>)
+      for (int64_t i = 0; i < labels.num_elements(); ++i) {
+        const auto label = static_cast<int64_t>(reinterpret_cast<const T*>(labels.raw())[i]);
+        if (label != classes.ignored && (label < 0 || label >= classes.count))
+          refuse_data(fmt::format("{}: the label {} of sample {}, counted from 0, is outside [0, {}): the model has {} classes", path,
+                                  label, i, classes.count, classes.count));
+      }
+  });
 }
 
 }  // namespace
@@ -225,6 +241,7 @@ OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& input
   NamedTensors all;
   std::shared_ptr<const Dataset> data;
   const bool has_labels = form.dtype != DType::undefined;
+  std::string label_file;
   for (const std::string& argument : files.paths) {
     const size_t equals = fs::exists(argument) ? std::string::npos : argument.find('=');
     const std::string input = equals == std::string::npos ? "" : argument.substr(0, equals);
@@ -233,20 +250,23 @@ OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& input
     if (fs::is_directory(path)) {
       if (files.paths.size() > 1 || !has_labels) refuse_data(fmt::format("{}: a folder of pictures stands alone, and has labels", path));
       data = std::make_shared<ImageFolder>(path, the_input(inputs, input, path), files.read_picture, opened.classes);
+      if (const auto count = static_cast<int64_t>(opened.classes.size()); form.classes && count > form.classes->count)
+        refuse_data(fmt::format("{}: the folder \"{}\" is class {} of {}, counted from 0: the model has {} classes", path,
+                                opened.classes[static_cast<size_t>(form.classes->count)], form.classes->count, count, form.classes->count));
     } else if (kind == ".csv") {
-      add_csv(path, input, files, inputs, has_labels, all, opened.classes);
+      add_csv(path, input, files, inputs, form, all, opened.classes);
     } else if (kind == ".npy") {
       all[the_input(inputs, input, path).name] = map_npy(path);
     } else if (kind == ".npz") {
-      add_arrays(read_npz(path), path, files, inputs, has_labels, all);
+      add_arrays(read_npz(path), path, files, inputs, has_labels, all), label_file = path;
     } else if (kind == ".safetensors") {
-      add_arrays(map_safetensors(path), path, files, inputs, has_labels, all);
+      add_arrays(map_safetensors(path), path, files, inputs, has_labels, all), label_file = path;
     } else {
       refuse_data(fmt::format(
           "\"{}\": data are .npz, .npy, .csv and .safetensors files, or a folder with a folder of pictures for each class", path));
     }
   }
-  if (has_labels && extension_of(files.labels) == ".npy") all[kBatchLabels] = map_npy(files.labels);
+  if (has_labels && extension_of(files.labels) == ".npy") all[kBatchLabels] = map_npy(files.labels), label_file = files.labels;
   if (!data) {
     for (const ValueInfo& info : inputs)
       if (!all.contains(info.name))
@@ -254,6 +274,7 @@ OpenedData open_data(const DataFiles& files, const std::vector<ValueInfo>& input
     if (has_labels && !all.contains(kBatchLabels))
       refuse_data(fmt::format("the data have no labels \"{}\": labels names an array, a column or a .npy file",
                               files.labels.empty() ? kUsualLabels : files.labels));
+    if (has_labels && form.classes) check_classes(all.at(kBatchLabels), *form.classes, label_file);
     data = dataset_of(std::move(all));
   }
   opened.data = std::make_shared<PreparedData>(std::move(data), inputs, form, files.scale);

@@ -136,10 +136,27 @@ std::string Trainer::to_bytes(const Metadata& metadata) const {
 
 std::string Trainer::to_text() const { return print(impl_->runners[Runners::step].graph()); }
 
+namespace {
+
+// Returns the classes of a loss whose labels are classes; nullopt if the model does not declare their number.
+std::optional<ClassRange> classes_of(const TrainerOptions& options, const Model& model) {
+  if (options.loss != Loss::softmax_cross_entropy && options.loss != Loss::negative_log_likelihood) return std::nullopt;
+  for (const ValueInfo& info : model.outputs()) {
+    if (!options.output.empty() && info.name != options.output) continue;
+    const auto rank = static_cast<int64_t>(info.shape.size()), axis = options.class_axis + (options.class_axis < 0 ? rank : 0);
+    const int64_t* count = axis >= 0 && axis < rank ? std::get_if<int64_t>(&info.shape[static_cast<size_t>(axis)]) : nullptr;
+    return count ? std::optional(ClassRange{.count = *count, .ignored = options.ignore_index}) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 LabelForm label_form(const TrainerOptions& options, const Model& model) {
   const LossLabels kind = row_of(options.loss).labels;
   if (kind == LossLabels::none) return {.dtype = DType::undefined};
-  if (kind == LossLabels::classes) return {.dtype = options.int32_labels ? DType::int32 : DType::int64};
+  if (kind == LossLabels::classes)
+    return {.dtype = options.int32_labels ? DType::int32 : DType::int64, .classes = classes_of(options, model)};
   if (kind == LossLabels::of_model) {
     const std::optional<ValueInfo> labels = loss_inputs(model, options).labels;
     if (!labels) return {.dtype = DType::undefined};
