@@ -11,6 +11,7 @@
 #include "cli/given_options.h"
 #include "cli/inputs.h"
 #include "cli/terminal.h"
+#include "session/model.h"
 #include "session/options.h"
 #include "treadle/error.h"
 #include "treadle/out_of_memory.h"
@@ -62,10 +63,12 @@ bool check_plans(const CheckOptions& options, const Model& model, PlanChecks& fo
   SessionOptions parallel = options.session;
   parallel.execution_mode = ExecutionMode::parallel;
   right &= check_schedule(options, model, "by readiness", parallel, nullptr, found);
-  SessionOptions streams = options.session;
-  streams.device = "sim";
-  streams.compute_streams = 2;
-  right &= check_schedule(options, model, "on streams", streams, nullptr, found);
+  if (!model.impl().compiled) {  // compiled models hold kernels of the host
+    SessionOptions streams = options.session;
+    streams.device = "sim";
+    streams.compute_streams = 2;
+    right &= check_schedule(options, model, "on streams", streams, nullptr, found);
+  }
   if (memory.arena_bytes > 0) {
     SessionOptions limited = options.session;
     // The limit leaves no memory for outputs, so that the session must use plans that save memory.
@@ -77,7 +80,7 @@ bool check_plans(const CheckOptions& options, const Model& model, PlanChecks& fo
 
 int check(const CheckOptions& options, const GivenOptions& given) {
   const Model model = Model::load(options.model);
-  check_symbols(model, complete(options.session));
+  if (!model.impl().compiled) check_symbols(model, complete(options.session));
   check_extents(model.inputs(), options.inputs);
   constexpr std::string_view kPlans = "--plans, which runs the model";
   given.need(options.plans, kPlans, {"inputs"});

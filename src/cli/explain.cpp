@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <span>
 
 #include "cli/commands.h"
@@ -120,6 +121,7 @@ std::string change_text(const PassChange& change, bool in_full = false) {
 }
 
 std::string passes_text(const Explanation& explanation) {
+  if (explanation.passes.empty()) return "\nno passes: the file holds the optimised graph\n";
   TextTable table({"pass", "nodes", "us", "what it did"});
   for (const PassReport& step : explanation.passes) {
     constexpr size_t kMostShown = 3;
@@ -186,6 +188,17 @@ std::string memory_text(const MemorySection& memory) {
     bars += kHeights[static_cast<size_t>(static_cast<double>(most) / static_cast<double>(memory.peak->bytes) * 8 + 0.5)];
   }
   return text + "  over the steps  |" + bars + "|\n";
+}
+
+// Returns the names of all nodes, of the model and as they run.
+std::vector<std::string> names_of(const Explanation& explanation) {
+  std::set<std::string> names;
+  auto add = [&](const auto& node) { names.insert(node.name), names.insert(node.sources.begin(), node.sources.end()); };
+  for (const NodeReport& node : explanation.plan.nodes) add(node);
+  for (const ViewReport& view : explanation.views) add(view);
+  for (const PassReport& step : explanation.passes)
+    for (const PassChange& change : step.changes) add(change);
+  return {names.begin(), names.end()};
 }
 
 bool concerns(const PassChange& change, const std::string& name) {
@@ -261,7 +274,7 @@ Explanation explain_model(const Model& model, const ExplainRequest& request) {
   const int asked = request.session.intra_op_num_threads;
   const MachinePeaks peaks = measure_machine_peaks(asked > 0 ? asked : ThreadPool::shared()->num_threads());
   Explanation explanation{.plan = planned_profile(session, request, peaks),
-                          .nodes_as_read = static_cast<size_t>(totals_of(*model.impl().import()).num_nodes()),
+                          .nodes_as_read = static_cast<size_t>(totals_of(*model.impl().held_graph()).num_nodes()),
                           .passes = passes_of(trace),
                           .views = {}};
   explanation.plan.model = request.name;
@@ -280,7 +293,8 @@ NodeHistory explain_node(const Explanation& explanation, const std::string& name
   for (const ViewReport& view : explanation.views)
     if (view.name == name || contains(view.sources, name)) history.views.push_back(view);
   if (history.runs_as.empty() && history.steps.empty() && history.views.empty())
-    throw Error(ErrorCode::not_found, fmt::format("{}: no node \"{}\", neither of the model nor as it runs", explanation.plan.model, name));
+    throw Error(ErrorCode::not_found, fmt::format("{}: no node \"{}\", neither of the model nor as it runs; is it {}?",
+                                                  explanation.plan.model, name, nearest_names(name, names_of(explanation))));
   return history;
 }
 

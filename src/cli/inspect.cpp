@@ -59,6 +59,7 @@ void measure(const Model& model, const InspectOptions& options, Inspection& foun
   const Session session(model, options.session);
   std::map<std::string, Datum> feeds;
   auto optimized_for = [&](bool with_extents) {
+    if (model.impl().compiled) return found.as_read;
     std::unique_ptr<Graph> graph = model.impl().import();
     for (ValueId id : graph->inputs)
       if (auto feed = feeds.find(graph->value(id).name); with_extents && feed != feeds.end())
@@ -204,7 +205,7 @@ int inspect(const InspectOptions& options) {
       show_text(stdout, text);
     return 0;
   }
-  Inspection found{.missing = model.unsupported(), .as_read = totals_of(*model.impl().import())};
+  Inspection found{.missing = model.unsupported(), .as_read = totals_of(*model.impl().held_graph())};
   if (found.missing.empty()) measure(model, options, found);
   if (options.json)
     show_json(to_json(model, found));

@@ -62,6 +62,8 @@ Table read_table(const std::string& path) {
   const std::vector<std::string> header = fields_of(table.lines[0]);
   auto column = [&](const char* name) {
     auto found = std::find(header.begin(), header.end(), name);
+    if (found == header.end() && printable(table.lines[0]) != table.lines[0])
+      throw Error(ErrorCode::invalid_argument, fmt::format("{} is no CSV file of buffers: its first line is not text", path));
     if (found == header.end())
       throw Error(ErrorCode::invalid_argument, fmt::format("{} has no column \"{}\"; its header is \"{}\"", path, name, table.lines[0]));
     return static_cast<size_t>(found - header.begin());

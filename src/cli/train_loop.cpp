@@ -16,6 +16,7 @@
 #include "cli/train_curve.h"
 #include "cli/train_profile.h"
 #include "core/values/dispatch.h"
+#include "session/model.h"
 #include "train/graph/training_graph.h"
 #include "treadle/communicator.h"
 #include "treadle/error.h"
@@ -114,6 +115,7 @@ class TrainingRun {
         trainer_(open_if_artifacts(a)),
         model_(trainer_ ? trainer_->model() : Model::load(a.model)) {
     if (ranks_) a_.loader.rank = ranks_->rank(), a_.loader.num_ranks = ranks_->size();
+    model_.impl().need_original();
     // Applies options that change the model's batch size or number of classes, so that the data can be checked against the model.
     const Model trained = trainer_ ? model_ : train::prepared(model_, a_.trainer);
     const std::vector<ValueInfo> inputs = train::fed_inputs(a_.trainer, trained);

@@ -164,6 +164,7 @@ std::string PrecisionChoice::to_text() const {
 
 PrecisionChoice choose_precision(const Model& model, const CalibrationSource& samples, const ChoosePrecisionOptions& options) {
   if (!(options.bound > 0)) throw Error(ErrorCode::invalid_argument, fmt::format("bound = {}; it is more than 0", options.bound));
+  model.impl().need_original();  // a compiled model has one precision
   Trial trial(model, samples, options);
   const bool leaves_bound = trial.measure("bfloat16").error > options.bound;
   trial.measure("bfloat16x3");

@@ -13,6 +13,7 @@
 #include "quantize/codes.h"
 #include "quantize/plan.h"
 #include "session/model.h"
+#include "session/run_names.h"
 #include "treadle/error.h"
 #include "treadle/session.h"
 
@@ -37,6 +38,17 @@ void check(const QuantizeOptions& o) {
     refuse(fmt::format("activations of {}; uint8 and int8 are possible", name_of(o.activation_dtype)));
   if (!(o.percentile > 50 && o.percentile <= 100)) refuse(fmt::format("percentile = {}; it is more than 50 and at most 100", o.percentile));
   if (o.skip_first < 0 || o.skip_last < 0 || o.compared_samples < 0) refuse("a count is negative");
+}
+
+// Refuses patterns that match no node, of the file or simplified. A pattern may match a node that the mode leaves alone, so that one
+// command serves all modes.
+void check_patterns(const QuantizeOptions& o, const onnx::GraphDef& file, const onnx::GraphDef& simplified) {
+  std::vector<std::string> names;
+  for (const onnx::GraphDef* graph : {&file, &simplified})
+    for (const onnx::NodeDef& node : graph->nodes)
+      if (!node.name.empty() || !node.outputs.empty()) names.push_back(node.name.empty() ? node.outputs[0] : node.name);
+  for (const std::string& pattern : o.include) check_pattern("include: the pattern", pattern, names, "node");
+  for (const std::string& pattern : o.exclude) check_pattern("exclude: the pattern", pattern, names, "node");
 }
 
 int64_t opset_for(const QuantizeOptions& o) {
@@ -163,9 +175,11 @@ void compare(const Model& base, const Model& quantized, const Plan& plan, const 
 
 QuantizeResult quantize(const Model& model, const QuantizeOptions& options, const CalibrationSource& calibration) {
   check(options);
+  model.impl().need_original();
   if (options.mode == QuantizeMode::qdq && !calibration)
     throw Error(ErrorCode::invalid_argument, "mode qdq needs calibration samples: values that the model's inputs take in use");
   onnx::ModelDef base_def = base_of(model, options), def = base_def;
+  check_patterns(options, model.impl().def.graph, def.graph);
   const Model base = make_model(std::move(base_def), model.impl().path);
   Editor editor(def);
   QuantizeReport report;

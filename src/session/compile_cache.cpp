@@ -168,10 +168,10 @@ CacheKey cache_key(const Model::Impl& model, const SessionOptions& options) {
   return key;
 }
 
-std::vector<std::byte> encode_interface(const Model::Impl& model) {
+std::vector<std::byte> encode_interface(const std::vector<ValueInfo>& inputs, const std::vector<ValueInfo>& outputs,
+                                        const std::vector<ValueInfo>& overridable, const ModelMetadata& metadata) {
   compiled::Writer out;
-  for (const auto* infos : {&model.inputs, &model.outputs, &model.overridable}) write_infos(out, *infos);
-  const ModelMetadata& metadata = model.metadata;
+  for (const auto* infos : {&inputs, &outputs, &overridable}) write_infos(out, *infos);
   for (const std::string* text : texts_of(metadata)) out.text(*text);
   out.put(metadata.version);
   out.put(metadata.ir_version);

@@ -29,8 +29,9 @@ struct CacheKey {
 };
 CacheKey cache_key(const Model::Impl& model, const SessionOptions& options);
 
-/// Encodes the model's inputs, outputs and metadata for storage in its compiled file.
-std::vector<std::byte> encode_interface(const Model::Impl& model);
+/// Encodes what a session declares, and the model's metadata, for storage in the compiled file.
+std::vector<std::byte> encode_interface(const std::vector<ValueInfo>& inputs, const std::vector<ValueInfo>& outputs,
+                                        const std::vector<ValueInfo>& overridable, const ModelMetadata& metadata);
 /// Opens a compiled file as a model.
 /// @throws the errors of compiled::File
 std::shared_ptr<Model::Impl> open_compiled(const std::string& path);

@@ -33,7 +33,8 @@ std::shared_ptr<Executable> Session::Impl::load_main(const compiled::File& file)
 void Session::Impl::write_main(const Executable& made, const std::string& path, const std::string& key) const {
   const LoadPhases::Phase phase("write compiled model");
   pack_for_file(made.executor->plans(), pool.get());
-  compiled::write(path, *made.program, key, encode_interface(model.impl()));
+  compiled::write(path, *made.program, key,
+                  encode_interface(declared_inputs(), declared_outputs(*made.graph), declared_initializers(), model.metadata()));
 }
 
 std::shared_ptr<Executable> Session::Impl::make_main() const {

@@ -101,14 +101,20 @@ ValueInfo to_value_info(const onnx::ValueInfoDef& def) {
   return info;
 }
 
-std::unique_ptr<Graph> Model::Impl::import() const {
+void Model::Impl::need_original() const {
   if (compiled)
     throw Error(ErrorCode::not_implemented,
                 fmt::format("\"{}\" is a compiled model: its graph is optimised for its inputs and outputs; what asks for the graph as "
-                            "written (other fed or fetched values, monitors, devices, training, files) needs the ONNX model",
+                            "written (other fed or fetched values, monitors, devices, training, quantisation, files) needs the ONNX model",
                             path));
+}
+
+std::unique_ptr<Graph> Model::Impl::import() const {
+  need_original();
   return onnx::import_graph(def);
 }
+
+std::unique_ptr<Graph> Model::Impl::held_graph() const { return compiled ? compiled->read().graph : import(); }
 
 Model::Model(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 

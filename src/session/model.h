@@ -31,6 +31,11 @@ struct Model::Impl {
   /// Imports the graph from `def`, before any pass.
   /// @throws Error(not_implemented) for a compiled model, which does not contain the original graph.
   std::unique_ptr<Graph> import() const;
+  /// Throws unless the model has the original graph. For what reads `def` itself.
+  /// @throws Error(not_implemented) for a compiled model
+  void need_original() const;
+  /// Returns the graph as read; for a compiled model the optimised one that it holds.
+  std::unique_ptr<Graph> held_graph() const;
 };
 
 /// Returns the name, version, producer and other metadata that the model declares.

@@ -28,15 +28,6 @@ void check_output(const Executable& executable, std::string_view option, const s
                 fmt::format("{}: the output \"{}\" is bound to memory; leave out the option, or bind the name alone", option, name));
 }
 
-void check_pattern(std::string_view what, const std::string& pattern, std::span<const std::string> names, std::string_view of) {
-  if (pattern == "*" || std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) return;
-  std::vector<std::string> different(names.begin(), names.end());  // duplicates: a name may occur before and after the passes
-  std::ranges::sort(different);
-  different.erase(std::ranges::unique(different).begin(), different.end());
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("{} \"{}\" matches no {}; is it {}?", what, pattern, of, nearest_names(pattern, different)));
-}
-
 std::vector<std::string> values_of(const Executable& executable) {
   std::vector<std::string> names = executable.output_names;
   names.insert(names.end(), executable.input_names.begin(), executable.input_names.end());
@@ -49,6 +40,15 @@ std::vector<std::string> values_of(const Executable& executable) {
 }
 
 }  // namespace
+
+void check_pattern(std::string_view what, const std::string& pattern, std::span<const std::string> names, std::string_view of) {
+  if (pattern == "*" || std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) return;
+  std::vector<std::string> different(names.begin(), names.end());  // duplicates: a name may occur before and after the passes
+  std::ranges::sort(different);
+  different.erase(std::ranges::unique(different).begin(), different.end());
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("{} \"{}\" matches no {}; is it {}?", what, pattern, of, nearest_names(pattern, different)));
+}
 
 void throw_no_input(std::string_view name, std::span<const std::string> inputs) {
   throw Fault(Fault::Kind::unknown_input, ErrorCode::invalid_argument,

@@ -20,6 +20,10 @@ namespace treadle {
 /// that is no output, or for an output bound to memory; and for a dump or monitor pattern that matches nothing.
 void check_names(const Executable& executable, const RunOptions* options, const Monitor* monitor, std::span<const Datum> bound);
 
+/// Refuses a pattern that matches no name. @param what  the option, for the message. @param of  what the names are of: "node"
+/// @throws Error(invalid_argument) with the nearest names
+void check_pattern(std::string_view what, const std::string& pattern, std::span<const std::string> names, std::string_view of);
+
 /// Appends the names of all nodes, including nodes of bodies.
 void add_nodes(const Graph& graph, std::vector<std::string>& names);
 /// Returns true if the option contains patterns of node names.

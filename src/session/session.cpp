@@ -347,27 +347,30 @@ void add_inferred(ValueInfo& value, const Type& inferred, const std::set<std::st
 
 }  // namespace
 
-std::vector<ValueInfo> Session::inputs() const {
-  std::vector<ValueInfo> values = overridden(impl_->model.inputs(), options().free_dimension_overrides);
-  if (options().denotation_overrides.empty() || impl_->model.impl().compiled) return values;
-  for (const onnx::ValueInfoDef& input : impl_->model.impl().def.graph.inputs)
+std::vector<ValueInfo> Session::Impl::declared_inputs() const {
+  std::vector<ValueInfo> values = overridden(model.inputs(), options.free_dimension_overrides);
+  if (options.denotation_overrides.empty() || model.impl().compiled) return values;
+  for (const onnx::ValueInfoDef& input : model.impl().def.graph.inputs)
     for (ValueInfo& value : values)
-      if (value.name == input.name) override_denotations(value, input, options().denotation_overrides);
+      if (value.name == input.name) override_denotations(value, input, options.denotation_overrides);
   return values;
 }
-std::vector<ValueInfo> Session::outputs() const {
-  std::vector<ValueInfo> values = overridden(impl_->model.outputs(), options().free_dimension_overrides);
+std::vector<ValueInfo> Session::Impl::declared_outputs(const Graph& graph) const {
+  std::vector<ValueInfo> values = overridden(model.outputs(), options.free_dimension_overrides);
   std::set<std::string, std::less<>> symbols = symbols_of(values);
-  symbols.merge(symbols_of(inputs()));
-  const Graph& graph = *impl_->main->graph;
+  symbols.merge(symbols_of(declared_inputs()));
   for (ValueInfo& value : values)
     if (const size_t k = position_of(graph.output_names, value.name); k < graph.outputs.size())
       add_inferred(value, graph.type(graph.outputs[k]), symbols);
   return values;
 }
-std::vector<ValueInfo> Session::overridable_initializers() const {
-  return overridden(impl_->model.overridable_initializers(), options().free_dimension_overrides);
+std::vector<ValueInfo> Session::Impl::declared_initializers() const {
+  return overridden(model.overridable_initializers(), options.free_dimension_overrides);
 }
+
+std::vector<ValueInfo> Session::inputs() const { return impl_->declared_inputs(); }
+std::vector<ValueInfo> Session::outputs() const { return impl_->declared_outputs(*impl_->main->graph); }
+std::vector<ValueInfo> Session::overridable_initializers() const { return impl_->declared_initializers(); }
 
 std::string Session::to_text(std::string_view stage) const {
   if (stage == "onnx") return print(*impl_->model.impl().import());

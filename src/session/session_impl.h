@@ -131,6 +131,11 @@ struct Session::Impl : Runtime {
     const compiled::StoredStates* restored = nullptr;  ///< packed weights read from a file; null: none
   };
   std::shared_ptr<Executable> finish(std::shared_ptr<Graph> graph, const FinishOptions& finishing) const;
+  /// Return what the session declares: the model's declarations with the extents that options fix. Outputs also have what inference knows
+  /// of `graph`, the optimised graph.
+  std::vector<ValueInfo> declared_inputs() const;
+  std::vector<ValueInfo> declared_outputs(const Graph& graph) const;
+  std::vector<ValueInfo> declared_initializers() const;
   /// Makes the main program and accounts for its memory.
   void make();
   /// Loads the main program from the model's compiled file or the cache; otherwise compiles it and, if the options ask for it, writes it to

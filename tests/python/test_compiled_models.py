@@ -83,3 +83,82 @@ def test_extents_that_come_out_in_the_run_are_those_of_the_graph_that_was_writte
     reading = treadle.SessionOptions()
     reading.disabled_passes = ["fold-constants"]
     np.testing.assert_array_equal(treadle.InferenceSession(str(tmp_path / "model.treadle"), reading).run(None, {"x": x})[0], expected)
+
+
+@pytest.fixture
+def fixed(program, tmp_path):
+    """Returns a compiled model whose batch is fixed to 8, and a function that calls the program."""
+    compiled = tmp_path / "fixed.treadle"
+
+    def call(*arguments):
+        return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+
+    made = call("compile", DIGITS, "-o", compiled, "--option", "free_dimension_overrides=batch=8")
+    assert made.returncode == 0, made.stderr
+    return compiled, call
+
+
+def test_a_compiled_model_declares_the_extents_that_its_options_fixed(fixed):
+    compiled, _ = fixed
+    session = treadle.InferenceSession(str(compiled))
+    assert session.get_inputs()[0].shape == [8, 1, 8, 8] and session.get_outputs()[0].shape == [8, 10]
+    image = np.random.default_rng(0).random((8, 1, 8, 8), np.float32)
+    assert same_bits(session.run(None, {"image": image})[0], treadle.InferenceSession(str(DIGITS)).run(None, {"image": image})[0])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "M"],
+        ["bench", "M", "--runs", "3"],
+        ["inspect", "M"],
+        ["inspect", "M", "--json"],
+        ["inspect", "M", "--stage", "planned"],
+        ["check", "M"],
+        ["check", "M", "--plans"],
+        ["profile", "M", "--runs", "3", "--no-remedies"],
+        ["explain", "M"],
+        ["explain", "M", "--node", "head"],
+        ["compile", "--verify", "M"],
+    ],
+    ids=" ".join,
+)
+def test_commands_work_on_a_model_compiled_for_a_batch(fixed, arguments):
+    compiled, call = fixed
+    done = call(*[compiled if argument == "M" else argument for argument in arguments])
+    assert done.returncode == 0, done.stderr
+    assert "assumed" not in done.stdout or "--json" in arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "M", "--stage", "onnx"],
+        ["compare", "M"],
+        ["optimize", "M", "-o", "x.onnx"],
+        ["quantize", "M", "-o", "x.onnx"],
+        ["precision", "M"],
+        ["train", "M", "--data", "data.npz", "-o", "x.onnx"],
+        ["artifacts", "M", "-o", "x"],
+        ["compile", "M"],
+        ["run", "M", "--fetch", "features"],
+        ["bench", "M", "--runs", "3", "--compare", "onnxruntime"],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments[:4])),
+)
+def test_commands_that_need_the_onnx_model_say_that_it_is_compiled(fixed, arguments):
+    compiled, call = fixed
+    np.savez(compiled.parent / "data.npz", image=np.zeros((8, 1, 8, 8), np.float32), labels=np.zeros(8, np.int64))
+    done = call(*[compiled if argument == "M" else argument for argument in arguments])
+    assert done.returncode != 0
+    assert f'"{compiled}"' in done.stderr and "compiled" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "Dimensions that were not given" not in done.stderr
+
+
+def test_inspect_shows_the_graph_that_a_compiled_model_holds(fixed):
+    compiled, call = fixed
+    shown = json.loads(call("inspect", compiled, "--json").stdout)
+    assert shown["compiled"] and shown["inputs"][0]["shape"] == [8, 1, 8, 8]
+    assert shown["operators"]["Gemm"] == 1 and shown["optimized"]["cost_is_complete"] and shown["arena_bytes"] > 0
+    # Batch normalisations are folded into the convolutions.
+    assert 0 < shown["weight_bytes"] < json.loads(call("inspect", DIGITS, "--json").stdout)["weight_bytes"]

@@ -2,6 +2,7 @@
 small."""
 
 import json
+import pathlib
 import subprocess
 
 import numpy as np
@@ -398,3 +399,15 @@ def test_a_mode_has_its_own_options_only():
         treadle.quantize(products(), mode="static")
     with pytest.raises(TypeError, match=r"bits is 'four'; Literal\[4, 8\] is expected"):
         treadle.quantize(products(), mode="weights", bits="four")
+
+
+@pytest.mark.parametrize("option", ["include", "exclude"])
+def test_patterns_that_match_no_node_are_refused(program, tmp_path, option):
+    digits = pathlib.Path(__file__).resolve().parents[2] / "examples/digits/digits.onnx"
+    with pytest.raises(treadle.errors.InvalidArgument, match=rf'{option}: the pattern "hed\*" matches no node; is it head'):
+        treadle.quantize(str(digits), **{option: ["hed*"]})
+    done = subprocess.run([program, "quantize", digits, "-o", tmp_path / "q.onnx", f"--{option}", "hed*"], capture_output=True, text=True)
+    assert done.returncode == 1 and 'the pattern "hed*" matches no node' in done.stderr
+    assert not (tmp_path / "q.onnx").exists()
+    if option == "exclude":  # a node that the mode leaves alone anyway
+        assert treadle.quantize(str(digits), exclude=["block1/conv*"]).report.nodes
