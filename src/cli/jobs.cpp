@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdio>
@@ -11,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
+#include "core/base/nearest.h"
 #include "sharing/coordinator.h"
 #include "sharing/job_fields.h"
 #include "sharing/job_table.h"
@@ -82,6 +84,42 @@ struct SetOptions {
   bool suspend = false, resume = false;
 };
 
+// Says so if a job holds more than its new limits: its runs release what they can, and fail if that is not enough.
+void warn_of_limits(const JobStatus& job) {
+  auto warn = [&](const char* option, uint64_t limit, uint64_t held, const char* where) {
+    if (limit == 0 || held <= limit) return;
+    show_on(stderr,
+            "treadle jobs: warning: job {} \"{}\" holds {} {}, more than its new limit {} {}. Its runs move or release what they can, and "
+            "fail if they need more\n",
+            job.id, job.name, sharing::format_bytes(held), where, option, sharing::format_bytes(limit));
+  };
+  // The limit of the device's memory is that of the host's for sessions on `cpu`, which hold nothing on a device.
+  if (job.device_bytes > 0)
+    warn("--memory", job.memory_limit_bytes, job.device_bytes, "on its device");
+  else
+    warn("--memory", job.memory_limit_bytes, job.host_bytes, "of the host's memory");
+  warn("--host-memory", job.host_limit_bytes, job.host_bytes, "of the host's memory");
+}
+
+[[noreturn]] void throw_no_job(const std::string& wanted) {
+  std::vector<std::string> names;
+  for (const JobStatus& job : list_jobs()) names.push_back(job.name);
+  throw Error(ErrorCode::not_found, names.empty() ? fmt::format("there is no job \"{}\": nothing runs in a job now", wanted)
+                                                  : fmt::format("there is no job \"{}\"; is it {}? `treadle jobs` lists all", wanted,
+                                                                nearest_names(wanted, names)));
+}
+
+// Changes one job. Its present state is read before the change, as the job reacts at once.
+void set_one(uint64_t id, const JobChange& change) {
+  const std::vector<JobStatus> jobs = list_jobs();
+  const auto found = std::find_if(jobs.begin(), jobs.end(), [&](const JobStatus& job) { return job.id == id; });
+  set_job(id, change);
+  if (found == jobs.end()) return;
+  JobStatus job = *found;
+  job.memory_limit_bytes = change.memory_limit_bytes.value_or(0), job.host_limit_bytes = change.host_limit_bytes.value_or(0);
+  warn_of_limits(job);
+}
+
 int set_jobs(const SetOptions& options) {
   JobChange change;
   if (!options.share.empty()) change.share_percent = sharing::parse_percent(options.share);
@@ -93,16 +131,16 @@ int set_jobs(const SetOptions& options) {
     uint64_t id = 0;
     const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), id);
     if (error == std::errc() && end == wanted.data() + wanted.size()) {
-      set_job(id, change);
+      set_one(id, change);
       continue;
     }
     bool found = false;
     for (const JobStatus& job : list_jobs()) {
       if (job.name != wanted) continue;
-      set_job(job.id, change);
+      set_one(job.id, change);
       found = true;
     }
-    if (!found) throw Error(ErrorCode::not_found, fmt::format("there is no job \"{}\"; `treadle jobs` lists them", wanted));
+    if (!found) throw_no_job(wanted);
   }
   return 0;
 }

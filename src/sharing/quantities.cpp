@@ -56,7 +56,7 @@ uint64_t parse_bytes(std::string_view text) {
   if (!rest.empty() && rest != "B") {
     const size_t unit = kUnits.find(rest[0]);
     if (unit == std::string_view::npos || (rest.size() > 1 && rest.substr(1) != "iB" && rest.substr(1) != "B")) refuse(text, kExpected);
-    bytes *= std::pow(1024.0, static_cast<double>(unit + 1));
+    bytes *= std::pow(rest.substr(1) == "B" ? 1000.0 : 1024.0, static_cast<double>(unit + 1));
   }
   if (bytes < 0 || bytes >= 9.2e18) refuse(text, kExpected);
   return static_cast<uint64_t>(bytes);

@@ -11,7 +11,7 @@ namespace treadle::sharing {
 
 /// Parses "30", "30%", "12.5". @throws Error(invalid_argument)
 double parse_percent(std::string_view text);
-/// Parses "1048576", "512MiB", "2GiB", "2G" (powers of 1024); "none" is 0. @throws Error(invalid_argument)
+/// Parses "1048576", "512MiB", "2GiB", "2G" (powers of 1024), "5MB" (powers of 1000); "none" is 0. @throws Error(invalid_argument)
 uint64_t parse_bytes(std::string_view text);
 /// Parses the name of a class. @throws Error(invalid_argument)
 JobClass parse_class(std::string_view text);

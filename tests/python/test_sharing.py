@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import subprocess
 import threading
 import time
 
@@ -199,3 +200,38 @@ def test_training_belongs_to_a_job():
     assert (job.status().runs, job.status().running) == (2, 0)
     run.backward([np.ones((2, 3), np.float32)])
     assert job.status().runs == 3
+
+
+def test_jobs_set_warns_of_limits_below_what_a_job_holds(program):
+    job = treadle.Job("holder")
+    options = treadle.SessionOptions()
+    options.job = job
+    session = treadle.InferenceSession(model(), options)
+    session.run(None, {"x": np.zeros(1 << 20, np.float32)})
+    held = job.status().host_bytes
+    assert held > 0
+
+    def call(*arguments):
+        done = subprocess.run([program, "jobs", "set", *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert call("holder", "--memory", str(2 * held)) == "" and job.memory_limit == 2 * held
+    warning = call("holder", "--memory", str(held - 1))
+    assert f'warning: job {job.id} "holder" holds' in warning and "--memory" in warning
+    assert job.memory_limit == held - 1
+    assert call(str(job.id), "--host-memory", "1MB") == "" and job.host_limit == 10**6
+    assert call("holder", "--memory", "none", "--host-memory", "none") == ""
+    done = subprocess.run([program, "jobs", "set", "hodler", "--share", "10"], capture_output=True, text=True)
+    assert done.returncode == 1 and 'there is no job "hodler"; is it holder' in done.stderr
+
+
+@pytest.mark.parametrize(("text", "size"), [("5MB", 5 * 10**6), ("5MiB", 5 << 20), ("5M", 5 << 20), ("1.5kB", None), ("2GB", 2 * 10**9), ("7", 7), ("7B", 7)])
+def test_sizes_in_decimal_and_binary_units(text, size):
+    options = treadle.SessionOptions()
+    if size is None:
+        with pytest.raises(errors.InvalidArgument, match="a size such as"):
+            options.add_session_config_entry("treadle.memory_limit_bytes", text)
+        return
+    options.add_session_config_entry("treadle.memory_limit_bytes", text)
+    assert options.memory_limit_bytes == size
