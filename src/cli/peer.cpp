@@ -1,8 +1,6 @@
 #include "cli/peer.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -10,12 +8,48 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/ending.h"
 #include "core/files/npy.h"
 #include "treadle/data.h"
 #include "treadle/error.h"
 
 namespace treadle::cli {
 namespace {
+
+// Times runs: every client has a function of its own, and takes requests until there are no more. Stands before the other scripts.
+constexpr const char* kMeasure = R"(
+import math, threading, time
+
+def measure(job, make_run):
+    runs, times, lock, ends = [make_run() for _ in range(job["clients"])], [], threading.Lock(), []
+    for run in runs:
+        for _ in range(1 + job["warmup"]):
+            run()
+    start, left = time.perf_counter(), [job["runs"]]
+    def client(run):
+        mine = []
+        while True:
+            with lock:
+                done = job["runs"] - left[0]
+                if left[0] == 0 or (done >= 5 and time.perf_counter() - start > job["most_seconds"]):
+                    break
+                left[0] -= 1
+            began = time.perf_counter()
+            run()
+            mine.append(time.perf_counter() - began)
+        with lock:
+            times.extend(mine)
+            ends.append(time.perf_counter())
+    threads = [threading.Thread(target=client, args=(run,)) for run in runs[1:]]
+    for thread in threads:
+        thread.start()
+    client(runs[0])
+    for thread in threads:
+        thread.join()
+    times.sort()
+    at = lambda p: times[max(math.ceil(p * len(times)), 1) - 1] * 1e3
+    return {"median_ms": at(0.5), "p90_ms": at(0.9), "p99_ms": at(0.99), "runs_per_second": len(times) / (max(ends) - start)}
+)";
 
 // A script that reads inputs (one .npy file each, listed in job.json), runs the model, and writes the results. Names are passed in JSON, so
 // that they need no quoting for a shell.
@@ -25,7 +59,10 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy as np, onnxruntime as ort
 folder = sys.argv[1]
 job = json.load(open(os.path.join(folder, "job.json")))
-feeds = {name: np.load(os.path.join(folder, file)) for name, file in job["feeds"].items()}
+def load(file):
+    array = np.load(os.path.join(folder, file))
+    return array.astype(object) if array.dtype.kind == "U" else array
+feeds = {name: load(file) for name, file in job["feeds"].items()}
 options = ort.SessionOptions()
 options.log_severity_level = 3
 if job["threads"]:
@@ -47,19 +84,14 @@ if job["values"] is not None:
 start = time.perf_counter()
 session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 load_ms = (time.perf_counter() - start) * 1e3
-outputs = session.run(names, feeds)
 result = {"load_ms": load_ms, "version": ort.__version__, "files": {}}
 if job["values"] is None:
-    times = []
-    for _ in range(job["runs"]):
-        start = time.perf_counter()
-        session.run(None, feeds)
-        times.append(time.perf_counter() - start)
-    result["median_ms"] = sorted(times)[len(times) // 2] * 1e3
+    result |= measure(job, lambda: lambda: session.run(None, feeds))
 else:
+    outputs = session.run(names, feeds)
     for i, (name, value) in enumerate(zip(names, outputs)):
-        if isinstance(value, np.ndarray) and value.dtype != object:
-            np.save(os.path.join(folder, f"out{i}.npy"), value)
+        if isinstance(value, np.ndarray):
+            np.save(os.path.join(folder, f"out{i}.npy"), value.astype(str) if value.dtype == object else value)
             result["files"][name] = f"out{i}.npy"
 json.dump(result, open(os.path.join(folder, "result.json"), "w"))
 )";
@@ -76,37 +108,15 @@ if job["threads"]:
     settings["INFERENCE_NUM_THREADS"] = job["threads"]
 start = time.perf_counter()
 core = openvino.Core()
-request = core.compile_model(core.read_model(job["model"]), "CPU", settings).create_infer_request()
+compiled = core.compile_model(core.read_model(job["model"]), "CPU", settings)
+compiled.create_infer_request()
 load_ms = (time.perf_counter() - start) * 1e3
-request.infer(feeds)
-times = []
-for _ in range(job["runs"]):
-    start = time.perf_counter()
-    request.infer(feeds)
-    times.append(time.perf_counter() - start)
-result = {"load_ms": load_ms, "version": openvino.__version__.split("-")[0], "median_ms": sorted(times)[len(times) // 2] * 1e3}
+def make_run():
+    request = compiled.create_infer_request()
+    return lambda: request.infer(feeds)
+result = {"load_ms": load_ms, "version": openvino.__version__.split("-")[0]} | measure(job, make_run)
 json.dump(result, open(os.path.join(folder, "result.json"), "w"))
 )";
-
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "treadle-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw Error(ErrorCode::io_error, "cannot make a temporary folder");
-    path_ = pattern;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 struct Peer {
   std::string_view name, needs;
@@ -120,11 +130,14 @@ const Peer& peer_named(std::string_view name) {
   throw Error(ErrorCode::invalid_argument, fmt::format("there is no runtime \"{}\" to compare with", name));
 }
 
-nlohmann::json run_job(const Peer& peer, const ScratchFolder& folder, const std::string& python, const std::string& model,
-                       const std::map<std::string, Datum>& feeds, int threads, int runs, const nlohmann::json& values) {
+nlohmann::json run_job(const Peer& peer, const TemporaryPath& folder, const std::string& python, const std::string& model,
+                       const std::map<std::string, Datum>& feeds, const PeerLoad& load, const nlohmann::json& values) {
   nlohmann::json job{{"model", std::filesystem::absolute(model).string()},
-                     {"threads", threads},
-                     {"runs", runs},
+                     {"threads", load.threads},
+                     {"clients", load.clients},
+                     {"warmup", load.warmup},
+                     {"runs", load.runs},
+                     {"most_seconds", load.most_seconds},
                      {"values", values},
                      {"feeds", nlohmann::json::object()}};
   for (const auto& [name, value] : feeds) {
@@ -133,7 +146,7 @@ nlohmann::json run_job(const Peer& peer, const ScratchFolder& folder, const std:
     job["feeds"][name] = file;
   }
   std::ofstream(folder / "job.json") << job;
-  std::ofstream(folder / "peer.py") << peer.script;
+  std::ofstream(folder / "peer.py") << kMeasure << peer.script;
   // `python` is a command of the user and may have arguments, so it is not quoted. The folder's name is ours and needs no escapes.
   std::string command = fmt::format("{} '{}' '{}' 2>&1", python, (folder / "peer.py").string(), folder.path().string());
   std::string said;
@@ -157,16 +170,21 @@ std::vector<std::string> peer_names() {
 }
 
 PeerTimes time_peer(const std::string& peer, const std::string& python, const std::string& model, const std::map<std::string, Datum>& feeds,
-                    int threads, int runs) {
-  ScratchFolder folder;
-  nlohmann::json result = run_job(peer_named(peer), folder, python, model, feeds, threads, runs, nullptr);
-  return {result["load_ms"], result["median_ms"], result["version"]};
+                    const PeerLoad& load) {
+  const TemporaryPath folder = TemporaryPath::folder();
+  nlohmann::json result = run_job(peer_named(peer), folder, python, model, feeds, load, nullptr);
+  return {.load_ms = result["load_ms"],
+          .median_ms = result["median_ms"],
+          .p90_ms = result["p90_ms"],
+          .p99_ms = result["p99_ms"],
+          .runs_per_second = result["runs_per_second"],
+          .version = result["version"]};
 }
 
 std::map<std::string, Tensor> run_onnxruntime(const std::string& python, const std::string& model,
                                               const std::map<std::string, Datum>& feeds, const std::vector<std::string>& values) {
-  ScratchFolder folder;
-  nlohmann::json result = run_job(peer_named("onnxruntime"), folder, python, model, feeds, 1, 1, values);
+  const TemporaryPath folder = TemporaryPath::folder();
+  nlohmann::json result = run_job(peer_named("onnxruntime"), folder, python, model, feeds, {.threads = 1}, values);
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, file] : result["files"].items()) tensors[name] = train::map_npy((folder / file.get<std::string>()).string());
   return tensors;
