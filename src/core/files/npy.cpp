@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstring>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "core/base/checked.h"
 #include "core/base/utf8.h"
@@ -98,6 +100,43 @@ Shape npy_shape(std::string extents, const std::string& where) {
   return shape;
 }
 
+void write_npy_bytes(const std::string& path, const std::string& descr, const Shape& shape, std::span<const std::byte> elements) {
+  std::string extents;
+  for (int64_t extent : shape) extents += std::to_string(extent) + ",";
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr, extents);
+  size_t total = align_up(10 + header.size() + 1, 64);
+  header.resize(total - 10 - 1, ' ');
+  header += '\n';
+  std::string prefix("\x93NUMPY\x01\x00", 8);
+  prefix += static_cast<char>(header.size() & 0xFF);
+  prefix += static_cast<char>(header.size() >> 8);
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(prefix)));
+  file.write(std::as_bytes(std::span(header)));
+  file.write(elements);
+  file.commit();
+}
+
+// Writes strings as UTF-32, each padded with zeros to the length of the longest.
+void write_npy_strings(const std::string& path, const Tensor& tensor) {
+  const Tensor dense = tensor.contiguous();
+  std::vector<std::u32string> texts;
+  size_t width = 1;
+  for (const std::string& text : dense.span<std::string>()) {
+    std::u32string& codes = texts.emplace_back();
+    for (size_t at = 0; at < text.size();) {
+      const CodePoint point = decode_utf8(text, at);
+      codes += point.value;
+      at += point.size_bytes;
+    }
+    width = std::max(width, codes.size());
+  }
+  std::vector<char32_t> elements(static_cast<size_t>(checked_mul(static_cast<int64_t>(texts.size()), static_cast<int64_t>(width))));
+  for (size_t i = 0; i < texts.size(); ++i)
+    std::copy(texts[i].begin(), texts[i].end(), elements.begin() + static_cast<std::ptrdiff_t>(i * width));
+  write_npy_bytes(path, fmt::format("<U{}", width), tensor.shape(), std::as_bytes(std::span(elements)));
+}
+
 }  // namespace
 
 Tensor parse_npy(const std::shared_ptr<Storage>& file, size_t offset, size_t size, const std::string& where) {
@@ -138,24 +177,12 @@ Tensor parse_npy(const std::shared_ptr<Storage>& file, size_t offset, size_t siz
 }
 
 void write_npy(const std::string& path, const Tensor& tensor) {
+  if (tensor.dtype() == DType::string) return write_npy_strings(path, tensor);
   auto known = std::find_if(std::begin(kDescrs), std::end(kDescrs), [&](const DescrEntry& entry) { return entry.dtype == tensor.dtype(); });
   if (known == std::end(kDescrs)) throw Error(ErrorCode::not_implemented, fmt::format(".npy files have no {}", name_of(tensor.dtype())));
-  std::string shape;
-  for (int64_t extent : tensor.shape()) shape += std::to_string(extent) + ",";
   char order = bits_of(tensor.dtype()) == 8 ? '|' : '<';
-  std::string header = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}", order, known->descr, shape);
-  size_t total = align_up(10 + header.size() + 1, 64);
-  header.resize(total - 10 - 1, ' ');
-  header += '\n';
-  std::string prefix("\x93NUMPY\x01\x00", 8);
-  prefix += static_cast<char>(header.size() & 0xFF);
-  prefix += static_cast<char>(header.size() >> 8);
   Tensor dense = tensor.contiguous();
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(prefix)));
-  file.write(std::as_bytes(std::span(header)));
-  file.write({dense.raw(), dense.size_bytes()});
-  file.commit();
+  write_npy_bytes(path, fmt::format("{}{}", order, known->descr), tensor.shape(), {dense.raw(), dense.size_bytes()});
 }
 
 }  // namespace treadle

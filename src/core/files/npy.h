@@ -13,7 +13,8 @@ namespace treadle {
 /// @throws Error(invalid_argument) if the file is broken or ONNX lacks the dtype. Unicode strings become UTF-8.
 Tensor parse_npy(const std::shared_ptr<Storage>& file, size_t offset, size_t size, const std::string& where);
 
-/// Writes the file atomically. @throws Error for string tensors, which the format does not support
+/// Writes the file atomically. Strings become NumPy's, which end at the first zero character.
+/// @throws Error(not_implemented) for a dtype that NumPy lacks
 void write_npy(const std::string& path, const Tensor& tensor);
 
 }  // namespace treadle
