@@ -204,12 +204,21 @@ class Trials {
 
   void packed_weights() {
     const MemoryReport now = plain_.session().memory();
-    if (!std::isinf(t_.options.max_weight_expansion) || now.packed_bytes == 0) return;
+    const bool is_limited = !std::isinf(t_.options.max_weight_expansion);
+    if (!is_limited && now.packed_bytes == 0) return;
     SessionOptions options = t_.options;
-    options.max_weight_expansion = 1;
+    options.max_weight_expansion = is_limited ? SessionOptions().max_weight_expansion : 1;
     Subject changed(t_.model, options, t_.feeds);
     const size_t before = plain_.session().memory_statistics().total.peak_bytes,
                  after = changed.session().memory_statistics().total.peak_bytes;
+    if (is_limited) {
+      const Measured m = measure(plain_, changed, t_.seconds);
+      if (m.faster())
+        add("allow transformed weights",
+            fmt::format("{}, at {:.1f} -> {:.1f} MB", m.text(), static_cast<double>(before) / 1e6, static_cast<double>(after) / 1e6),
+            bench(threads_option_), m.gain());
+      return;
+    }
     const double gain = 1 - static_cast<double>(after) / static_cast<double>(before);
     if (gain < 0.05) return;
     const Measured m = measure(plain_, changed, t_.seconds);
