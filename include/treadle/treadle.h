@@ -218,16 +218,14 @@ TREADLE_C_API treadle_status* treadle_session_reset_node_counters(const treadle_
 /* Metrics of the process: runs, times, errors, caches and memory of all sessions, trainers and modules (docs/metrics.md). */
 /* Begins (1) or stops (0) to count the runs of the whole process. */
 TREADLE_C_API treadle_status* treadle_count_metrics(int on);
-/* Called with the metrics in Prometheus' text format, from a thread of the reporter. The text ends with a zero byte. */
-typedef void (*treadle_metrics_report)(void* context, const char* text, size_t size_bytes);
-/* Calls the function once, on this thread, with the metrics of now. */
-TREADLE_C_API treadle_status* treadle_metrics_read(treadle_metrics_report report, void* context);
+/* Calls the function once, on this thread, with the metrics of now in Prometheus' text format. The text ends with a zero byte. */
+TREADLE_C_API treadle_status* treadle_metrics_read(void (*report)(void* context, const char* text, size_t size_bytes), void* context);
 /* Counts metrics, and writes them to a file every `seconds` (at least 0.01) and when the reporter is released. The file is replaced in one
    step. */
 TREADLE_C_API treadle_status* treadle_metrics_report_to_file(const char* path, double seconds, treadle_metrics_reporter** out);
-/* The same, but calls a function. */
-TREADLE_C_API treadle_status* treadle_metrics_report_to(treadle_metrics_report report, void* context, double seconds,
-                                                        treadle_metrics_reporter** out);
+/* The same, but calls a function, from a thread of the reporter. */
+TREADLE_C_API treadle_status* treadle_metrics_report_to(void (*report)(void* context, const char* text, size_t size_bytes), void* context,
+                                                        double seconds, treadle_metrics_reporter** out);
 TREADLE_C_API void treadle_metrics_reporter_release(treadle_metrics_reporter* reporter);
 
 /* A recording, in addition to the session's own and any others. Zero-initialize the options and set struct_size; zero is the default. */

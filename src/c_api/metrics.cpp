@@ -19,7 +19,7 @@ treadle_status* treadle_count_metrics(int on) {
   return call(__func__, {}, [&] { treadle::count_metrics(on != 0); });
 }
 
-treadle_status* treadle_metrics_read(treadle_metrics_report report, void* context) {
+treadle_status* treadle_metrics_read(void (*report)(void* context, const char* text, size_t size_bytes), void* context) {
   return call(__func__, {needed(report != nullptr, "report")}, [&] {
     const std::string text = treadle::metrics_to_prometheus(treadle::read_metrics());
     report(context, text.c_str(), text.size());
@@ -31,7 +31,8 @@ treadle_status* treadle_metrics_report_to_file(const char* path, double seconds,
               [&] { *out = make<treadle_metrics_reporter>(treadle::MetricsReporter(path, seconds)).release(); });
 }
 
-treadle_status* treadle_metrics_report_to(treadle_metrics_report report, void* context, double seconds, treadle_metrics_reporter** out) {
+treadle_status* treadle_metrics_report_to(void (*report)(void* context, const char* text, size_t size_bytes), void* context, double seconds,
+                                          treadle_metrics_reporter** out) {
   return call(__func__, {needed(report != nullptr, "report"), needed(out, "out")}, [&] {
     const auto to = [report, context](const std::string& text) { report(context, text.c_str(), text.size()); };
     *out = make<treadle_metrics_reporter>(treadle::MetricsReporter(to, seconds)).release();

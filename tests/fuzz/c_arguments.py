@@ -27,6 +27,7 @@ Release = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Watch = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 Told = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 Message = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)
+Report = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32)
 Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32)
 Trim = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)
@@ -36,6 +37,7 @@ _libc.aligned_alloc.restype = ctypes.c_void_p
 _libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
 _libc.free.argtypes = [ctypes.c_void_p]
 _CALLBACKS = {
+    "report": Report(lambda context, text, size: None),
     "operation": Operation(lambda context: None),
     "release": Release(lambda context: None),
     "callback": Watch(lambda context, name, value: None),

@@ -324,6 +324,7 @@ RECIPES: dict[str, Any] = {
     "treadle_executor": lambda o: o.executor(),
     "treadle_shared_buffer": lambda o: o.made("treadle_shared_buffer_create"),
     "treadle_precision_choice": lambda o: o.made("treadle_choose_precision", o.model(b"linear.onnx"), 0.1, o.samples()),
+    "treadle_metrics_reporter": lambda o: o.made("treadle_metrics_report_to_file", o.text(b"metrics.prom"), 1000.0),
     "treadle_profiler": lambda o: o.made("treadle_profiler_start", o.fresh("treadle_session"), None),
 }
 
