@@ -1,6 +1,6 @@
 // act(NhwcConv(x) + r) -> NhwcConv(x, residual = r, activation = act), if intermediate values have no other readers. Results are equal,
-// except for one rounding if a hard swish is scaled and shifted. What a convolution can absorb depends on the attributes and operands of
-// its operator: `activation` with alpha and beta (any activation), `relu`, and the operands `residual` and `table` (of a ByteTable).
+// except for one rounding if a hard swish is scaled and shifted. The operator's attributes and operands determine what it can absorb:
+// `activation` with alpha and beta (any activation), `relu`, and the operand `residual`.
 #include <cmath>
 #include <optional>
 
@@ -48,18 +48,13 @@ class ConvFusion {
   }
 
  private:
-  static bool is_fusible(const Node& node) {
-    return node.domain == "treadle" && (takes_any(node) || takes_relu_only(node) || takes_table(node));
-  }
+  static bool is_fusible(const Node& node) { return node.domain == "treadle" && (takes_any(node) || takes_relu_only(node)); }
   static bool takes_any(const Node& node) {
     return has_internal_attribute(node, "activation") && has_internal_attribute(node, "alpha") && has_internal_attribute(node, "beta");
   }
   static bool takes_relu_only(const Node& node) { return has_internal_attribute(node, "relu"); }
-  // The operand `w` is required because ByteTable has an operand `table` too.
-  static bool takes_table(const Node& node) { return input_named(node, "table") && input_named(node, "w"); }
 
   bool take_next(NodeId id) {
-    if (takes_table(g_.node(id))) return take_table(id);
     const Node& conv = g_.node(id);
     const ValueId y = conv.outputs[0];
     if (g_.is_output(y)) return declined(conv, "its result is an output of the model");
@@ -80,22 +75,6 @@ class ConvFusion {
     if (!activation || (takes_relu_only(conv) && activation->name != "relu"))
       return declined(conv, "it cannot end in the node behind it,", &next);
     return take_activation(id, next, *activation);
-  }
-
-  bool take_table(NodeId id) {
-    const ValueId y = g_.node(id).outputs[0];
-    const size_t operand = *input_named(g_.node(id), "table");
-    if (g_.node(id).has_input(operand) || !is_used_once(g_, y)) return false;
-    const Node& next = g_.node(g_.value(y).uses[0].node);
-    if (!next.is("ByteTable", "treadle") || next.inputs[0] != y) return false;
-    const ValueId table = next.inputs[1];
-    const DType dtype = g_.type(next.outputs[0]).dtype;
-    rewriter_.absorb(id, next.id);
-    g_.resize_inputs(id, operand + 1);
-    g_.set_input(id, operand, table);
-    g_.node(id).attributes.set("dtype", static_cast<int64_t>(dtype));
-    g_.value(y).type.dtype = dtype;
-    return true;
   }
 
   bool take_activation(NodeId id, const Node& next, const Activation& activation) {

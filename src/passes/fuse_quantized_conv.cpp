@@ -1,18 +1,20 @@
 // Convolutions, and operators between them, whose 8-bit operands are dequantized and whose results are quantized again:
 //   Quantize(Relu(Conv(Dequantize(x), Dequantize(w), b)))      -> QLinearConv(x, w, b), if the zero point is the lowest code
-//   Quantize(f(Dequantize(x))), f a function of one number     -> ByteTable(x): a table of the function's 256 values
-//   Quantize(Concat(a, b ...)), Quantize(MaxPool(a)), Quantize(Reshape(a)) ... of such a, b
+//   Quantize(f(Dequantize(x), c)), f pointwise, c numbers      -> ByteTable(x): a table of the 256 values
+//   Quantize(f(Dequantize(x), Dequantize(ByteTable(x))))       -> ByteTable(x): such as x * Sigmoid(x), or a Gelu in several nodes
+//   Quantize(Concat(a, b ...)), Quantize(MaxPool(a)), Quantize(Reshape(a)), Quantize(Split(a)) ... of such a, b
 //                                                              -> Concat(Quantize(a), Quantize(b) ...) ..., as Quantize is monotonic
 //
-// The last two are exact. In the first, sums are exact where sums of floats are rounded, so a result close to a rounding boundary may
-// differ by one. A bias must be a multiple of the unit of the sums (scale of x times scale of w), except for float rounding. Scales and
-// zero points are constants, one per image. Applies only if the CPU has fast byte products.
+// All but the first are exact. The first has exact sums where floats round, so a result close to a rounding boundary may differ by one. A
+// bias must be a multiple of the sums' unit, except for float rounding. Scales and zero points are constants, one per image. Applies only
+// if the CPU has fast byte products.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "graph/op_def.h"
 #include "kernels/conv/nhwc_bytes.h"
@@ -20,42 +22,14 @@
 #include "ops/treadle/fused_elementwise.h"
 #include "passes/list.h"
 #include "passes/matching.h"
+#include "passes/quantization.h"
 #include "passes/trace.h"
+#include "treadle/error.h"
 
 namespace treadle::passes {
 namespace {
 
-struct Quantization {
-  ValueId scale = kNoValue, zero = kNoValue;
-  float step = 0;
-  int32_t origin = 0;
-  DType dtype = DType::undefined;
-
-  float low() const { return dtype == DType::int8 ? -128.0F : 0.0F; }
-  float high() const { return dtype == DType::int8 ? 127.0F : 255.0F; }
-};
-
-/// Describes a QuantizeLinear or DequantizeLinear between float32 and 8-bit codes with one constant positive scale; nullopt for other
-/// nodes.
-std::optional<Quantization> quantization_of(const Graph& graph, const Node* node, std::string_view op_type) {
-  if (!node || !node->is(op_type) || !node->has_input(2)) return std::nullopt;
-  const Tensor *scale = graph.constant_tensor(node->inputs[1]), *zero = graph.constant_tensor(node->inputs[2]);
-  if (!scale || !zero || scale->dtype() != DType::float32 || scale->num_elements() != 1 || zero->num_elements() != 1) return std::nullopt;
-  const DType real = graph.type(op_type == "QuantizeLinear" ? node->inputs[0] : node->outputs[0]).dtype;
-  if (real != DType::float32 || node->attributes.get_int("precision") > 1 || node->attributes.get_int("block_size") != 0)
-    return std::nullopt;
-  Quantization q{node->inputs[1], node->inputs[2], scale->data<float>()[0], 0, zero->dtype()};
-  if (q.dtype == DType::uint8)
-    q.origin = zero->data<uint8_t>()[0];
-  else if (q.dtype == DType::int8)
-    q.origin = zero->data<int8_t>()[0];
-  else
-    return std::nullopt;
-  if (!(q.step > 0) || !std::isfinite(q.step)) return std::nullopt;
-  return q;
-}
-
-/// If the value is the result of a Relu that alone reads its input, returns that input; otherwise the value itself.
+/// Returns the value before a Relu that is its only reader; otherwise the value itself.
 ValueId before_relu(const Graph& graph, ValueId id, bool& relu) {
   const Node* node = producer_of(graph, id);
   relu = node && node->is("Relu") && is_used_once(graph, node->inputs[0]);
@@ -72,24 +46,123 @@ std::optional<ElementwiseStep> number_function(const Graph& graph, const Node* n
   return std::move(found->step);
 }
 
-using Numbers = std::array<float, 256>;
-/// Applies the function to each of the numbers.
-Numbers applied(const ElementwiseStep& function, const Numbers& numbers) {
-  const std::string steps[] = {function.to_string()};
-  const int64_t count[] = {static_cast<int64_t>(numbers.size())};
-  kernels::ChainPlan plan;
-  plan.size = count[0];
-  plan.inputs[0] = kernels::plan_chain_input(count, count);
-  const void* inputs[] = {numbers.data()};
-  Numbers result;
-  kernels::run_chain(ops::compile_chain(steps, {DType::float32}, DType::float32), plan, inputs, result.data(), nullptr);
-  return result;
+using Codes = std::array<uint8_t, 256>;
+
+/// A value of bytes as a function of another one: value[i] = codes[root[i]].
+struct MappedBytes {
+  ValueId root = kNoValue;
+  Codes codes{};
+};
+/// Follows tables up to the bytes that they begin with. Nullopt if the value is not bytes.
+std::optional<MappedBytes> mapped_bytes(const Graph& graph, ValueId id) {
+  const DType dtype = graph.type(id).dtype;
+  if (dtype != DType::uint8 && dtype != DType::int8) return std::nullopt;
+  MappedBytes mapped{id, {}};
+  std::iota(mapped.codes.begin(), mapped.codes.end(), uint8_t{0});
+  for (const Node* node = producer_of(graph, id); node && node->is("ByteTable", "treadle"); node = producer_of(graph, mapped.root)) {
+    const Tensor* table = graph.constant_tensor(node->inputs[1]);
+    if (!table || table->num_elements() != 256 || !table->is_contiguous()) break;
+    Codes through;
+    for (size_t i = 0; i < through.size(); ++i) through[i] = mapped.codes[table->data<uint8_t>()[i]];
+    mapped = {node->inputs[0], through};
+  }
+  return mapped;
 }
+
+/// Pointwise nodes up to a QuantizeLinear that compute a function of one value of bytes and of constant numbers.
+class ByteFunction {
+ public:
+  explicit ByteFunction(const Graph& graph) : graph_(graph) {}
+
+  /// Returns true if `node`, a QuantizeLinear, is the last node of such a function.
+  bool collect(const Node& node) { return visit(node) && root_ != kNoValue; }
+  ValueId root() const { return root_; }
+  /// Computes the codes of all 256 bytes, as a chain of the same nodes does.
+  Codes values(DType result) const {
+    std::vector<std::string> steps;
+    for (const auto& [step, operands] : steps_) {
+      ElementwiseStep written = step;
+      for (const ValueId operand : operands) {
+        const auto made = std::ranges::find(made_, operand);
+        const auto leaf = std::ranges::find(leaves_, operand);
+        written.operands.push_back(made != made_.end() ? leaves_.size() + static_cast<size_t>(made - made_.begin())
+                                                       : static_cast<size_t>(leaf - leaves_.begin()));
+      }
+      steps.push_back(written.to_string());
+    }
+    const int64_t all[] = {256}, one[] = {1};
+    const float zero = 0;
+    kernels::ChainPlan plan;
+    plan.size = all[0];
+    std::vector<DType> dtypes;
+    std::vector<Codes> codes(leaves_.size());
+    const void* inputs[kernels::kMaxChainInputs];
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      const Tensor* number = leaves_[i] == kNoValue ? nullptr : graph_.constant_tensor(leaves_[i]);
+      const bool is_number = number || leaves_[i] == kNoValue;
+      dtypes.push_back(leaves_[i] == kNoValue ? DType::float32 : graph_.type(leaves_[i]).dtype);
+      plan.inputs[i] = kernels::plan_chain_input(all, is_number ? one : all);
+      if (!is_number) codes[i] = mapped_bytes(graph_, leaves_[i])->codes;
+      inputs[i] = number ? number->raw() : is_number ? static_cast<const void*>(&zero) : codes[i].data();
+    }
+    Codes results;
+    kernels::run_chain(ops::compile_chain(steps, std::move(dtypes), result), plan, inputs, results.data(), nullptr);
+    return results;
+  }
+
+ private:
+  static constexpr size_t kMostSteps = 24;
+
+  bool visit(const Node& node) {
+    if (!node.op || !node.op->step || node.outputs.size() != 1 || steps_.size() >= kMostSteps) return false;
+    std::optional<PointwiseStep> found = node.op->step(graph_, node);
+    if (!found) return false;
+    for (const ValueId operand : found->operands)
+      if (!visit_operand(operand, node)) return false;
+    made_.push_back(node.outputs[0]);
+    steps_.emplace_back(std::move(found->step), std::move(found->operands));
+    return true;
+  }
+  bool visit_operand(ValueId id, const Node& reader) {
+    if (std::ranges::find(leaves_, id) != leaves_.end() || std::ranges::find(made_, id) != made_.end()) return true;
+    const Tensor* number = id == kNoValue ? nullptr : graph_.constant_tensor(id);
+    if (number || id == kNoValue) return (!number || number->num_elements() == 1) && may_broadcast(id, reader) && add_leaf(id);
+    // Operands of different shapes would broadcast.
+    if (!has_shape_of(id, reader.outputs[0])) return false;
+    if (const std::optional<MappedBytes> mapped = mapped_bytes(graph_, id)) {
+      if (root_ != kNoValue && root_ != mapped->root) return false;
+      root_ = mapped->root;
+      return add_leaf(id);
+    }
+    const Node* node = producer_of(graph_, id);
+    return node && graph_.type(id).dtype == DType::float32 && visit(*node);
+  }
+  bool add_leaf(ValueId id) {
+    leaves_.push_back(id);
+    return leaves_.size() <= static_cast<size_t>(kernels::kMaxChainInputs);
+  }
+  // A number of rank 0 or 1 does not stretch its reader's result.
+  bool may_broadcast(ValueId id, const Node& reader) const {
+    if (id == kNoValue || reader.is("QuantizeLinear") || reader.is("DequantizeLinear")) return true;
+    const Type &number = graph_.type(id), &result = graph_.type(reader.outputs[0]);
+    return number.rank() == 0 || (result.has_rank() && number.rank() <= result.rank() && result.rank() > 0);
+  }
+  bool has_shape_of(ValueId a, ValueId b) const {
+    const Type &x = graph_.type(a), &y = graph_.type(b);
+    return x.has_rank() == y.has_rank() && (!x.has_rank() || *x.shape == *y.shape);
+  }
+
+  const Graph& graph_;
+  ValueId root_ = kNoValue;
+  std::vector<ValueId> leaves_, made_;
+  std::vector<std::pair<ElementwiseStep, std::vector<ValueId>>> steps_;  // in the order of made_
+};
 
 class FuseQuantizedConv final : public Rule {
  public:
   std::string_view name() const override { return "fuse-quantized-conv"; }
   std::optional<Patch> match(const Graph& graph, const Node& node) const override {
+    if (node.is("ByteTable", "treadle")) return merged_table(graph, node);
     if (!node.is("QuantizeLinear")) return std::nullopt;
     if (!kernels::has_fast_byte_products()) return no_patch(node, "this machine has no instructions for sums of products of bytes");
     const auto to = quantization_of(graph, &node, "QuantizeLinear");
@@ -109,33 +182,36 @@ class FuseQuantizedConv final : public Rule {
 
   static std::optional<Patch> table(const Graph& graph, const Node& node, const Quantization& to) {
     // Intermediate values may have other readers; their nodes then stay in the graph.
-    const Node* inner = producer_of(graph, node.inputs[0]);
-    const std::optional<ElementwiseStep> function = number_function(graph, inner);
-    if (function) inner = producer_of(graph, inner->inputs[0]);
-    const auto from = quantization_of(graph, inner, "DequantizeLinear");
-    if (!from || graph.type(inner->inputs[0]).dtype != from->dtype) return std::nullopt;
-    std::array<uint8_t, 256> entries;
-    bool identity = from->dtype == to.dtype;
-    Numbers values;
-    for (int i = 0; i < 256; ++i) {
-      const int32_t code = from->dtype == DType::int8 ? static_cast<int8_t>(i) : i;
-      values[static_cast<size_t>(i)] = static_cast<float>(code - from->origin) * from->step;
+    ByteFunction function(graph);
+    if (!function.collect(node)) return std::nullopt;
+    Codes entries;
+    try {
+      entries = function.values(to.dtype);
+    } catch (const Error&) {  // too many values at once for a chain
+      return std::nullopt;
     }
-    if (function) values = applied(*function, values);
-    for (int i = 0; i < 256; ++i) {
-      const auto zero = static_cast<float>(to.origin);
-      float quotient = values[static_cast<size_t>(i)] / to.step;
-      if (std::isnan(quotient)) quotient = to.low() - zero;  // QuantizeLinear maps NaN to the lowest code
-      quotient = std::clamp(quotient, to.low() - zero, to.high() - zero);
-      entries[static_cast<size_t>(i)] = static_cast<uint8_t>(static_cast<int32_t>(std::nearbyint(quotient) + zero));
-      identity = identity && entries[static_cast<size_t>(i)] == i;
-    }
-    if (identity) return Patch::replacement(node.outputs[0], inner->inputs[0]);
+    Codes identity;
+    std::iota(identity.begin(), identity.end(), uint8_t{0});
+    if (entries == identity && graph.type(function.root()).dtype == to.dtype) return Patch::replacement(node.outputs[0], function.root());
     Patch patch;
     const ValueId constant = patch.constant(node.name + "/table", Tensor::of<uint8_t>(Shape{256}, std::span<const uint8_t>(entries)));
     patch.replace(node.outputs[0], patch.add({.op_type = "ByteTable",
-                                              .inputs = {inner->inputs[0], constant},
+                                              .inputs = {function.root(), constant},
                                               .attributes = {{"dtype", static_cast<int64_t>(to.dtype)}},
+                                              .domain = "treadle",
+                                              .name = node.name}));
+    return patch;
+  }
+
+  // ByteTable(ByteTable(x)) -> ByteTable(x)
+  static std::optional<Patch> merged_table(const Graph& graph, const Node& node) {
+    const std::optional<MappedBytes> mapped = mapped_bytes(graph, node.outputs[0]);
+    if (!mapped || mapped->root == node.outputs[0] || mapped->root == node.inputs[0]) return std::nullopt;
+    Patch patch;
+    const ValueId table = patch.constant(node.name + "/table", Tensor::of<uint8_t>(Shape{256}, std::span<const uint8_t>(mapped->codes)));
+    patch.replace(node.outputs[0], patch.add({.op_type = node.op_type,
+                                              .inputs = {mapped->root, table},
+                                              .attributes = {{"dtype", static_cast<int64_t>(graph.type(node.outputs[0]).dtype)}},
                                               .domain = "treadle",
                                               .name = node.name}));
     return patch;
@@ -166,15 +242,12 @@ class FuseQuantizedConv final : public Rule {
       });
     const int64_t filters = weights->shape()[0];
     // Converts only if the layout pass will then convert the QLinearConv too; otherwise floats are faster.
-    kernels::ConvParams params;
-    params.group = conv->attributes.get_int("group", 1);
-    params.M = filters, params.C = weights->shape()[1] * params.group;
+    const int64_t group = conv->attributes.get_int("group", 1);
     const auto pads = conv->attributes.get_ints("pads");
-    if (weights->shape().rank() > 4 || !kernels::has_nhwc_bytes(params) || !graph.type(x->inputs[0]).has_rank() ||
+    if (!kernels::has_nhwc_bytes(weights->shape().dims(), group) || !graph.type(x->inputs[0]).has_rank() ||
         std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; }))
       return no_patch(*conv, [&] {
-        return fmt::format("no kernel for bytes computes weights {} in {} groups: one group, or a channel in each, is needed",
-                           to_string(weights->shape()), params.group);
+        return fmt::format("no kernel for bytes on this machine computes weights {} in {} groups", to_string(weights->shape()), group);
       });
     if (scales->num_elements() != 1 && (scales->shape() != Shape{filters} || w->attributes.get_int("axis", 1) != 0))
       return no_patch(*conv, [&] {
@@ -237,8 +310,9 @@ class FuseQuantizedConv final : public Rule {
   // Quantize(f(a)) -> f(Quantize(a)), if f only selects elements or maxima of elements.
   static std::optional<Patch> moved_up(const Graph& graph, const Node& node, const Quantization& to) {
     const Node* f = producer_of(graph, node.inputs[0]);
-    if (!f || !f->op || f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;
-    if (f->op->quantization != treadle::Quantization::chooses) return std::nullopt;
+    if (!f || !f->op || f->op->quantization != treadle::Quantization::chooses) return std::nullopt;
+    if (f->op->pieces == Pieces::split) return moved_before_split(graph, *f, node, to);
+    if (f->outputs.size() > 1 || !is_used_once(graph, node.inputs[0])) return std::nullopt;
     const bool joins = f->op->pieces == Pieces::concat;
     const size_t count = joins ? f->inputs.size() : 1;
     for (size_t i = 0; i < count; ++i) {
@@ -253,6 +327,31 @@ class FuseQuantizedConv final : public Rule {
       spec.inputs[i] = patch.add(
           {.op_type = "QuantizeLinear", .inputs = {f->inputs[i], to.scale, to.zero}, .attributes = node.attributes, .name = node.name});
     patch.replace(node.outputs[0], patch.add(std::move(spec)));
+    return patch;
+  }
+
+  // All parts must be read by the same quantisation. Each makes a Split of its own, and equal nodes are merged.
+  static std::optional<Patch> moved_before_split(const Graph& graph, const Node& split, const Node& node, const Quantization& to) {
+    if (!is_dequantized(graph, split.inputs[0])) return std::nullopt;
+    for (const ValueId part : split.outputs) {
+      if (part == kNoValue) continue;
+      if (graph.is_output(part)) return std::nullopt;
+      for (const Use& use : graph.value(part).uses) {
+        const auto other = quantization_of(graph, &graph.node(use.node), "QuantizeLinear");
+        if (!other || !(*other == to)) return std::nullopt;
+      }
+    }
+    const auto part = std::ranges::find(split.outputs, node.inputs[0]) - split.outputs.begin();
+    Patch patch;
+    NodeSpec spec{.op_type = split.op_type,
+                  .inputs = split.inputs,
+                  .attributes = split.attributes,
+                  .name = split.name,
+                  .num_outputs = static_cast<int>(split.outputs.size())};
+    spec.inputs[0] = patch.add(
+        {.op_type = "QuantizeLinear", .inputs = {split.inputs[0], to.scale, to.zero}, .attributes = node.attributes, .name = node.name});
+    const ValueId first = patch.add(std::move(spec));
+    patch.replace(node.outputs[0], static_cast<ValueId>(static_cast<uint32_t>(first) + static_cast<uint32_t>(part)));
     return patch;
   }
 };

@@ -1,5 +1,6 @@
 // Products of 8-bit numbers whose scaling is written as separate operators:
 //   MatMul(DequantizeLinear(a), DequantizeLinear(b))                  -> QuantizedMatMul(a, b)
+//   Gemm(DequantizeLinear(a), DequantizeLinear(b), c)                 -> QuantizedMatMul(a, b) + c, on the host, if b is constant
 //   Cast(MatMulInteger(a, b)) * (a_scale * b_scale)                   -> QuantizedMatMul(a, b)
 // Sums of integers are exact where sums of floats are rounded. On the host, only if the CPU has fast byte products. There must be one scale
 // for a, and one for b or for each of its columns.
@@ -29,28 +30,32 @@ struct Quantized {
   ValueId value = kNoValue, scale = kNoValue, zero = kNoValue;
 };
 
-// Matches a DequantizeLinear of 8-bit codes with one scale or, if per_column is true, with one scale for each index of the last axis.
-std::optional<Quantized> dequantized(const Graph& graph, ValueId id, bool per_column) {
+// Matches a DequantizeLinear of 8-bit codes with one scale, or with per_column one scale for each index of the last axis (in a matrix that
+// is transposed, of the first).
+std::optional<Quantized> dequantized(const Graph& graph, ValueId id, bool per_column, bool transposed = false) {
   const Node* node = producer_of(graph, id);
   if (!node || !node->is("DequantizeLinear") || !is_byte(graph, node->inputs[0]) || graph.type(id).dtype != DType::float32)
     return std::nullopt;
   const Type &x = graph.type(node->inputs[0]), &scale = graph.type(node->inputs[1]);
   if (!x.has_rank() || x.rank() < 2 || scale.dtype != DType::float32 || node->attributes.get_int("block_size") != 0) return std::nullopt;
   if (!is_one(graph, node->inputs[1])) {
-    const int64_t axis = node->attributes.get_int("axis", 1);
-    if (!per_column || x.rank() != 2 || (axis != 1 && axis != -1) || !scale.has_rank() || scale.rank() != 1) return std::nullopt;
+    const int64_t axis = node->attributes.get_int("axis", 1), columns = transposed ? 0 : 1;
+    if (!per_column || x.rank() != 2 || (axis != columns && axis != columns - 2) || !scale.has_rank() || scale.rank() != 1)
+      return std::nullopt;
   }
   Quantized q{node->inputs[0], node->inputs[1], node->has_input(2) ? node->inputs[2] : kNoValue};
   if (q.zero != kNoValue && !is_byte(graph, q.zero)) return std::nullopt;
   return q;
 }
 
-Patch product(const Node& node, const Quantized& a, const Quantized& b) {
+NodeSpec product_spec(const Node& node, const Quantized& a, const Quantized& b) {
   std::vector<ValueId> inputs{a.value, a.scale, a.zero, b.value, b.scale};
   if (b.zero != kNoValue) inputs.push_back(b.zero);
+  return {.op_type = "QuantizedMatMul", .inputs = std::move(inputs), .domain = "treadle", .name = node.name};
+}
+Patch product(const Node& node, const Quantized& a, const Quantized& b) {
   Patch patch;
-  patch.replace(node.outputs[0],
-                patch.add({.op_type = "QuantizedMatMul", .inputs = std::move(inputs), .domain = "treadle", .name = node.name}));
+  patch.replace(node.outputs[0], patch.add(product_spec(node, a, b)));
   return patch;
 }
 
@@ -76,6 +81,7 @@ class FuseQuantizedMatMul final : public Rule {
         });
       return std::nullopt;
     }
+    if (node.is("Gemm") && on_host_) return match_gemm(graph, node);
     if (!node.is("Mul")) return std::nullopt;
     for (size_t i : {0U, 1U})
       if (auto patch = match_integers(graph, node, node.inputs[i], node.inputs[1 - i])) return patch;
@@ -89,6 +95,20 @@ class FuseQuantizedMatMul final : public Rule {
              const Node* made = producer_of(graph, id);
              return made && made->is("DequantizeLinear") && is_byte(graph, made->inputs[0]);
            });
+  }
+  static std::optional<Patch> match_gemm(const Graph& graph, const Node& node) {
+    const bool transposed = node.attributes.get_int("transB") != 0;
+    auto a = dequantized(graph, node.inputs[0], false), b = dequantized(graph, node.inputs[1], true, transposed);
+    if (!a || !b || !graph.constant_tensor(b->value)) return std::nullopt;
+    if (node.attributes.get_int("transA") != 0 || node.attributes.get_float("alpha", 1) != 1 || node.attributes.get_float("beta", 1) != 1)
+      return no_patch(node, "it scales its operands, or transposes the left one");
+    Patch patch;
+    if (transposed)
+      b->value = patch.add({.op_type = "Transpose", .inputs = {b->value}, .attributes = {{"perm", std::vector<int64_t>{1, 0}}}});
+    ValueId y = patch.add(product_spec(node, *a, *b));
+    if (node.has_input(2)) y = patch.add({.op_type = "Add", .inputs = {y, node.inputs[2]}, .name = node.name});
+    patch.replace(node.outputs[0], y);
+    return patch;
   }
   static std::optional<Patch> match_integers(const Graph& graph, const Node& node, ValueId sums, ValueId scales) {
     const Node *cast = producer_of(graph, sums), *both = producer_of(graph, scales);

@@ -22,14 +22,6 @@ bool is_explicit(const Attributes& attributes) {
   return pad.empty() || pad == "NOTSET" || pad == "VALID";
 }
 
-// Returns true if windows are adjacent, without overlaps, gaps, pads or groups.
-bool is_tiled(const Attributes& attributes, const Shape& weights) {
-  const Ints kernel(weights.dims().begin() + 2, weights.dims().end());
-  return attributes.get_ints("strides") == kernel && all_equal(attributes.get_ints("dilations"), 1) &&
-         all_equal(attributes.get_ints("pads"), 0) && all_equal(attributes.get_ints("output_padding"), 0) &&
-         !attributes.has("output_shape") && attributes.get_int("group", 1) == 1 && is_explicit(attributes);
-}
-
 // Returns true if a value that the model transposes to channels-first layout is an image. In training graphs, many operands of products are
 // transposed too, so there the value must be read by a convolution or pool.
 bool begins_region(const Layout& layout, ValueId id) {
@@ -43,6 +35,13 @@ bool begins_region(const Layout& layout, ValueId id) {
 }
 
 }  // namespace
+
+bool is_tiled(const Attributes& attributes, const Shape& weights) {
+  const Ints kernel(weights.dims().begin() + 2, weights.dims().end());
+  return attributes.get_ints("strides") == kernel && all_equal(attributes.get_ints("dilations"), 1) &&
+         all_equal(attributes.get_ints("pads"), 0) && all_equal(attributes.get_ints("output_padding"), 0) &&
+         !attributes.has("output_shape") && attributes.get_int("group", 1) == 1 && is_explicit(attributes);
+}
 
 NodeSpec same_operator(const Node& node) {
   return {.op_type = node.op_type, .inputs = node.inputs, .attributes = node.attributes, .domain = node.domain};
@@ -91,11 +90,9 @@ bool quantized_convolution(Layout& layout, const Node& node) {
     const Tensor* zeros = graph.constant_tensor(node.inputs[zero]);
     if (!zeros || !all_elements_are(*zeros, 0)) return declined(node, "its weights have a zero point other than 0");
   }
-  kernels::ConvParams params;
-  params.group = node.attributes.get_int("group", 1);
-  params.M = weights->shape()[0], params.C = weights->shape()[1] * params.group;
   const Ints pads = node.attributes.get_ints("pads");
-  if (!kernels::has_nhwc_bytes(params) || std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; }))
+  if (!kernels::has_nhwc_bytes(weights->shape().dims(), node.attributes.get_int("group", 1)) ||
+      std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad < 0; }))
     return declined(node, "its groups or pads have no kernel for bytes with channels innermost");
   return layout.replace_image(node, layout_operator(node));
 }

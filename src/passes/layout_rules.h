@@ -29,6 +29,8 @@ NodeSpec layout_operator(const Node& node);
 
 /// Returns the shape of a convolution's weights, which are computed or fed; nullopt if it is unknown, or if the graph is not for training.
 std::optional<Shape> computed_weights(const Layout& layout, ValueId id, int rank);
+/// Returns true if the windows of a ConvTranspose are adjacent, without overlaps, gaps, pads or groups. @param weights  of rank 3 or more
+bool is_tiled(const Attributes& attributes, const Shape& weights);
 /// Returns true if the window has so few elements that kernels can list them on the stack.
 bool fits_window(const Node& node, const Shape& weights);
 

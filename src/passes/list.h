@@ -37,6 +37,7 @@ namespace treadle::passes {
   PASS(fuse_rotary)                                                                     \
   PASS(fuse_quantized_matmul)                                                           \
   PASS(fuse_quantized_conv) /* its QLinearConv is for the layout pass */                \
+  PASS(fuse_quantized_conv_transpose)                                                   \
   PASS(fuse_blocked_matmul)                                                             \
   PASS(absorb_transposes) /* behind it: dequantised weights are transposed as a rule */ \
   PASS(rotary_layouts)                                                                  \
@@ -54,6 +55,7 @@ namespace treadle::passes {
   PASS(read_planes)                       \
   PASS(fuse_depthwise)
 #define TREADLE_PASSES_LAST(PASS) \
+  PASS(fuse_quantized_sums)       \
   PASS(merge_movements)           \
   PASS(split_inputs)              \
   PASS(fuse_elementwise)          \

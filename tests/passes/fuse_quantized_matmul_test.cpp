@@ -72,6 +72,21 @@ TEST_F(FuseQuantizedMatMul, TakesMatMulIntegerWithItsScales) {
   EXPECT_EQ(op_types(*graph), "DynamicQuantizeLinear QuantizedMatMul ");
 }
 
+TEST_F(FuseQuantizedMatMul, TakesGemmWithWeightsInEitherOrder) {
+  for (const bool transposed : {false, true}) {
+    GraphBuilder b;
+    ValueId zero = b.constant<uint8_t>("zero", Shape{}, {131}), scale = b.scalar("a_scale", 0.01F);
+    ValueId a = b.op("a", "QuantizeLinear", {b.input("x", {b.symbol("n"), 37}), scale, zero});
+    ValueId w = b.constant<int8_t>("w", transposed ? Shape{70, 37} : Shape{37, 70}, codes<int8_t>(37 * 70, -128, 3));
+    ValueId left = b.op("left", "DequantizeLinear", {a, scale, zero});
+    ValueId right = b.op("right", "DequantizeLinear", {w, b.weights("w_scale", Shape{70})}, {{"axis", int64_t{transposed ? 0 : -1}}});
+    b.output(b.op("y", "Gemm", {left, right, b.weights("bias", Shape{70})}, {{"transB", int64_t{transposed}}}));
+    auto graph = b.take();
+    testing::changed(*graph, testing::pass(passes::fuse_quantized_matmul), 1, 3e-6);
+    EXPECT_EQ(op_types(*graph), transposed ? "QuantizeLinear Transpose QuantizedMatMul Add " : "QuantizeLinear QuantizedMatMul Add ");
+  }
+}
+
 TEST_F(FuseQuantizedMatMul, LeavesScalesAlongRowsAndFloats) {
   GraphBuilder b;
   ValueId x = b.input("x", {5, 8}), zero = b.constant<uint8_t>("zero", Shape{}, {131}), one = b.scalar("one", 0.01F);
@@ -80,6 +95,9 @@ TEST_F(FuseQuantizedMatMul, LeavesScalesAlongRowsAndFloats) {
   ValueId rows = b.op("rows", "DequantizeLinear", {w, b.weights("w_scale", Shape{8})}, {{"axis", int64_t{0}}});
   b.output(b.op("y", "MatMul", {left, rows}));
   b.output(b.op("z", "MatMul", {left, b.weights("floats", Shape{8, 8})}));
+  ValueId columns = b.op("columns", "DequantizeLinear", {w, b.weights("w_scale2", Shape{8})}, {{"axis", int64_t{1}}});
+  b.output(b.op("scaled", "Gemm", {left, columns}, {{"alpha", 0.5F}}));
+  b.output(b.op("turned", "Gemm", {left, columns}, {{"transB", int64_t{1}}}));
   auto graph = b.take();
   testing::expect_unchanged(*graph, testing::pass(passes::fuse_quantized_matmul));
 }

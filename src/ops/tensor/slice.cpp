@@ -205,6 +205,7 @@ std::vector<OpDef> slice_ops() {
            .gradient = slice_gradient,
            .value_inputs = {1, 2, 3, 4},
            .moves = Moves::anywhere,
+           .quantization = Quantization::chooses,
            .channels_last = {ChannelsLast::How::axes_vector},
            .returns_input = takes_all}};
 }

@@ -169,6 +169,7 @@ std::vector<OpDef> split_ops() {
            .value_inputs = {1},
            .pieces = Pieces::split,
            .moves = Moves::anywhere,
+           .quantization = Quantization::chooses,
            .channels_last = {ChannelsLast::How::axis},
            .returns_input = keeps_type_and_shape}};
 }
