@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Quantises models, and measures the sizes, the errors, and the times beside ONNX Runtime (and OpenVINO) on the same file.
+"""Quantizes models, and measures the sizes, the errors, and the times beside ONNX Runtime (and OpenVINO) on the same file.
 
     bench/quantized.py --data /path/to/shared/data [--only REGEX] [--rounds 9]
     bench/quantized.py --set architectures [--only REGEX] [--threads 2] [--cache FOLDER]
@@ -7,11 +7,11 @@
 One thread and its CPU time, or more threads and the elapsed time, as idle threads of some pools spin; the engines take turns in one process, the
 ratios are medians over rounds.
 
-- `--set shared` quantises the shared models with Treadle. The error is that of the outputs against ONNX Runtime's on the float model, over the
+- `--set shared` quantizes the shared models with Treadle. The error is that of the outputs against ONNX Runtime's on the float model, over the
   reference inputs of each model (calibration is on random changes of them, so that no sample is measured that was calibrated on).
-- `--set architectures` exports models of bench/architectures.py and quantises them with onnxruntime.quantization.quantize_static: Q/DQ, uint8
+- `--set architectures` exports models of bench/architectures.py and quantizes them with onnxruntime.quantization.quantize_static: Q/DQ, uint8
   activations, int8 weights by channel, calibrated on the random example input. dB is each engine's agreement with ONNX Runtime without its
-  optimiser on the same file; `ratio` is the better of ONNX Runtime and OpenVINO over Treadle.
+  optimizer on the same file; `ratio` is the better of ONNX Runtime and OpenVINO over Treadle.
 """
 
 import argparse
@@ -102,8 +102,8 @@ def ours(path, threads):
     return treadle.InferenceSession(str(path), options)
 
 
-def quantised_architecture(name, cache):
-    """Returns the file of the quantised architecture and its feeds; makes them if that was not done before."""
+def quantized_architecture(name, cache):
+    """Returns the file of the quantized architecture and its feeds; makes them if that was not done before."""
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
     import models
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -139,7 +139,7 @@ def measure_architectures(arguments, clock):
     for name in ARCHITECTURES:
         if not re.search(arguments.only, name):
             continue
-        path, feeds = quantised_architecture(name, arguments.cache)
+        path, feeds = quantized_architecture(name, arguments.cache)
         expected = peer(path, 1, optimize=False).run(None, feeds)
         mine, theirs = ours(path, arguments.threads), peer(path, arguments.threads)
         runs = [lambda: mine.run(None, feeds), lambda: theirs.run(None, feeds)]
@@ -155,13 +155,13 @@ def measure_architectures(arguments, clock):
 
 def measure_shared(arguments, clock):
     threads = arguments.threads
-    print("| model | mode | MB | dB treadle | dB ORT | ms float | ms | ORT ms | float / quantised | ORT / treadle |")
+    print("| model | mode | MB | dB treadle | dB ORT | ms float | ms | ORT ms | float / quantized | ORT / treadle |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name, mode, options in CASES:
             if not re.search(arguments.only, name):
                 continue
-            path, output = arguments.data / "models" / f"{name}.onnx", pathlib.Path(folder) / "quantised.onnx"
+            path, output = arguments.data / "models" / f"{name}.onnx", pathlib.Path(folder) / "quantized.onnx"
             sample = sample_of(arguments.data, name)
             if mode == "static":
                 report = quantize.static(path, [changed(sample, seed) for seed in range(8)], output, **options).report

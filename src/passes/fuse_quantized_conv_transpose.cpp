@@ -18,7 +18,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-/// The constant as float32 numbers, if it is float32 or dequantised from int32 by one scale, or one for each element. Empty otherwise.
+/// The constant as float32 numbers, if it is float32 or dequantized from int32 by one scale, or one for each element. Empty otherwise.
 std::vector<float> constant_floats(const Graph& graph, ValueId id) {
   const Node* node = producer_of(graph, id);
   const Tensor *stored = graph.constant_tensor(node ? node->inputs[0] : id), *scales = nullptr;
@@ -49,7 +49,7 @@ class FuseQuantizedConvTranspose final : public Rule {
     if (!conv || !conv->is("ConvTranspose") || !kernels::has_fast_byte_products()) return std::nullopt;
     const Node *x = producer_of(graph, conv->inputs[0]), *w = producer_of(graph, conv->inputs[1]);
     const auto from = quantization_of(graph, x, "DequantizeLinear");
-    if (!from || graph.type(x->inputs[0]).dtype != from->dtype) return no_patch(*conv, "its input is not dequantised from 8 bits");
+    if (!from || graph.type(x->inputs[0]).dtype != from->dtype) return no_patch(*conv, "its input is not dequantized from 8 bits");
     if (!is_used_once(graph, node.inputs[0])) return no_patch(*conv, "other nodes read its result as floats");
     const Tensor *weights = w && w->is("DequantizeLinear") ? graph.constant_tensor(w->inputs[0]) : nullptr,
                  *scales = weights ? graph.constant_tensor(w->inputs[1]) : nullptr;
@@ -117,7 +117,7 @@ class FuseQuantizedConvTranspose final : public Rule {
 Pass fuse_quantized_conv_transpose() {
   return rule_pass<FuseQuantizedConvTranspose>(
       kLayout, {.frozen_weights = true, .not_before_autodiff = true, .only_in_memory = true, .for_host = true},
-      "ConvTranspose of dequantised bytes, quantised again -> a product of bytes");
+      "ConvTranspose of dequantized bytes, quantized again -> a product of bytes");
 }
 
 }  // namespace treadle::passes

@@ -4,8 +4,8 @@
 //   Quantize(Relu(Dequantize(y) + Dequantize(r)))            -> y with the residual r; y is a QuantizedMatMul or NhwcQLinearConv
 //   ByteTable(y)                                             -> y with the table
 //
-// Every quantisation of the file is kept. Quotients of scales are computed ahead, so that a number close to the middle between two codes
-// may be rounded the other way: each fused quantisation may change a code by one. Without this pass (--skip-pass fuse-quantized-sums) it
+// Every quantization of the file is kept. Quotients of scales are computed ahead, so that a number close to the middle between two codes
+// may be rounded the other way: each fused quantization may change a code by one. Without this pass (--skip-pass fuse-quantized-sums) it
 // does not.
 #include <fmt/format.h>
 
@@ -93,7 +93,7 @@ class QuantizedSums {
     return true;
   }
 
-  /// Takes a sum that is quantised again.
+  /// Takes a sum that is quantized again.
   bool take_sum(NodeId id) {
     const Node& node = g_.node(id);
     const std::optional<Quantization> from = result_of(node);
@@ -117,7 +117,7 @@ class QuantizedSums {
       return true;
     }
     if (!is_matmul(node) || has(node, "addend") || !is_row(node, tail->addend, tail->to.step))
-      return declined(node, "the operand of the sum behind it is neither dequantised nor a constant row of its columns");
+      return declined(node, "the operand of the sum behind it is neither dequantized nor a constant row of its columns");
     set_input(id, "addend", tail->addend);
     set_input(id, "sum_scale", tail->to.scale), set_input(id, "sum_zero_point", tail->to.zero);
     absorb(id, *tail);
@@ -194,7 +194,7 @@ class QuantizedSums {
 
 Pass fuse_quantized_sums() {
   return graph_pass("fuse-quantized-sums", kLayout, {.not_before_autodiff = true, .only_in_memory = true, .for_host = true},
-                    "products of bytes, and additions and quantisations behind them -> one node",
+                    "products of bytes, and additions and quantizations behind them -> one node",
                     [](Graph& graph, PassContext&, int64_t limit) {
                       return Rewriter(graph, limit).for_each_graph([](Rewriter& inside) { QuantizedSums(inside).run(); });
                     });

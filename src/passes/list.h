@@ -38,6 +38,7 @@ namespace treadle::passes {
   PASS(fuse_quantized_matmul)                                                           \
   PASS(fuse_quantized_conv) /* its QLinearConv is for the layout pass */                \
   PASS(fuse_quantized_conv_transpose)                                                   \
+  PASS(fuse_quantized_rows)                                                             \
   PASS(fuse_blocked_matmul)                                                             \
   PASS(absorb_transposes) /* behind it: dequantised weights are transposed as a rule */ \
   PASS(rotary_layouts)                                                                  \

@@ -1,4 +1,4 @@
-// Describes quantisation by one constant scale, for passes that compute with codes.
+// Describes quantization by one constant scale, for passes that compute with codes.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ struct Quantization {
   bool operator==(const Quantization& other) const { return step == other.step && origin == other.origin && dtype == other.dtype; }
 };
 
-/// Returns the quantisation by a scale and a zero point of 8 bits, if both are one constant and the scale is positive.
+/// Returns the quantization by a scale and a zero point of 8 bits, if both are one constant and the scale is positive.
 std::optional<Quantization> quantization_by(const Graph& graph, ValueId scale, ValueId zero);
 
 /// Describes a QuantizeLinear or DequantizeLinear between float32 and 8-bit codes with one positive constant scale. Nullopt for other

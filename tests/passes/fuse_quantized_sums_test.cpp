@@ -60,7 +60,7 @@ TEST_F(FuseQuantizedSums, AFeedForwardPartIsTwoProducts) {
   for (const bool is_signed : {false, true}) {
     FeedForward parts;
     auto graph = parts.make(parts.b.symbol("tokens"), is_signed);
-    // Each of the three quantisations behind a product may round a middle the other way.
+    // Each of the three quantizations behind a product may round a middle the other way.
     EXPECT_LE(largest_step(*graph, {GraphBuilder::random_tensor({2, 9, 37}, 5)}), 3);
     EXPECT_EQ(count(*graph, "QuantizedMatMul", "treadle"), 2);
     EXPECT_EQ(graph->order().size(), 3U) << print(*graph);
@@ -93,6 +93,28 @@ TEST_F(FuseQuantizedSums, ProductsOfTwoActivationsAreBytes) {
                                  GraphBuilder::random_tensor({2, 3, 65, 20}, 3)};
   EXPECT_LE(largest_step(*graph, feeds), 2);
   EXPECT_EQ(count(*graph, "QuantizedMatMul", "treadle"), 2);
+  EXPECT_EQ(count(*graph, "QuantizedSoftmax", "treadle"), 1);
+  EXPECT_EQ(graph->order().size(), 6U) << print(*graph);
+}
+
+TEST_F(FuseQuantizedSums, RowsAreExact) {
+  for (const bool is_signed : {false, true}) {
+    Builder b;
+    b.is_signed = is_signed;
+    ValueId x = b.input("x", {b.symbol("n"), 5, 33}, is_signed ? DType::int8 : DType::uint8);
+    ValueId normal =
+        b.op("normal", "LayerNormalization", {b.dequantize("d", x, 0.05F, 97), b.floats("g", row(33, 0.2F)), b.floats("h", row(33, 0.1F))});
+    ValueId again = b.dequantize("nd", b.quantize("nq", normal, 0.02F, 128), 0.02F, 128);
+    b.output(b.quantize("y", b.op("softmax", "Softmax", {again}, {{"axis", int64_t{2}}}), 0.004F, 3));
+    b.output(b.quantize("z", b.op("across", "Softmax", {again}, {{"axis", int64_t{1}}}), 0.004F, 3));  // not along rows
+    auto graph = b.take();
+    Tensor feed(is_signed ? DType::int8 : DType::uint8, {300, 5, 33});
+    for (int64_t i = 0; i < feed.num_elements(); ++i) feed.raw()[i] = static_cast<std::byte>(i * i % 251);
+    EXPECT_EQ(largest_step(*graph, {feed}), 0);
+    EXPECT_EQ(count(*graph, "QuantizedSoftmax", "treadle"), 1);
+    EXPECT_EQ(count(*graph, "QuantizedLayerNormalization", "treadle"), 1);
+    EXPECT_EQ(count(*graph, "Softmax"), 1) << print(*graph);
+  }
 }
 
 TEST_F(FuseQuantizedSums, LeavesOthersAlone) {

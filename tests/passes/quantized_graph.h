@@ -1,4 +1,4 @@
-// Graphs of quantised nodes for tests of passes.
+// Graphs of quantized nodes for tests of passes.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ inline int count(const Graph& graph, std::string_view type, std::string_view dom
   return n;
 }
 
-/// A graph builder that adds quantised nodes with constant scales and zero points.
+/// A graph builder that adds quantized nodes with constant scales and zero points.
 class QuantizedGraphBuilder : public GraphBuilder {
  public:
   bool is_signed = false;  ///< codes are int8, with zero points less by 128

@@ -1,6 +1,6 @@
 """Q/DQ graphs of several nodes against onnx's reference evaluator: codes may differ by a stated number of steps, and not at all at the basic level.
 
-The graphs are those of onnxruntime.quantization: every tensor between two operators is quantised and dequantised again.
+The graphs are those of onnxruntime.quantization: every tensor between two operators is quantized and dequantized again.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ import treadle
 
 
 class Network:
-    """Builds a graph whose values are quantised by one scale each."""
+    """Builds a graph whose values are quantized by one scale each."""
 
     def __init__(self, code, seed=0):
         self.code, self.random = np.dtype(code), np.random.default_rng(seed)
@@ -47,7 +47,7 @@ class Network:
         return self.op("DequantizeLinear", self.constant(codes), self.constant(scales), zeros, axis=axis)
 
     def row(self, length, scale=0.02):
-        """A quantised bias."""
+        """A quantized bias."""
         codes = self.constant(self.random.integers(-128, 128, length).astype(np.int8))
         return self.op("DequantizeLinear", codes, self.constant(np.float32(scale / 128)), self.constant(np.int8(0)))
 
@@ -76,7 +76,7 @@ def gelu(n, x, scale):
 
 
 def transformer(code, width=24, heads=3, tokens=11, batch=2):
-    """A layer with attention, residuals, normalisations and a Gelu; the number of tokens is not known before the run."""
+    """A layer with attention, residuals, normalizations and a Gelu; the number of tokens is not known before the run."""
     n = Network(code)
     x = n.again(n.input([batch, "tokens", width]), 0.03)
     normal = n.again(n.op("LayerNormalization", x, n.row(width, 2.0), n.row(width), axis=-1), 0.03, 125)

@@ -194,7 +194,7 @@ struct Quads {
   }
 };
 
-// Computes kPixels outputs for at most B::kChannels channels from c on. kShared: windows are three wide and neighbours one pixel apart, so
+// Computes kPixels outputs for at most B::kChannels channels from c on. kShared: windows are three wide and neighbors one pixel apart, so
 // that four pixels belong to two windows.
 template <class B, bool kFlip, bool kFull, bool kShared>
 TREADLE_VNNI void interleaved_block(const ByteGroupRow& row, const WindowTaps& taps, int64_t ow, int64_t c) {

@@ -8,7 +8,7 @@
 
 namespace treadle::kernels {
 
-/// Adds numbers to a quantised result and quantises the sum. Codes are relative to their zero points: code = round(code * factor + addend +
+/// Adds numbers to a quantized result and quantizes the sum. Codes are relative to their zero points: code = round(code * factor + addend +
 /// (residual - residual_zero) * residual_factor). Factors and addends are in units of the sum's scale.
 struct ByteAddition {
   float factor = 0;

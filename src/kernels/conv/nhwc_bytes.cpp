@@ -51,7 +51,7 @@ struct PaddedImage {
   /// Tiles read up to three bytes behind a window's line.
   int64_t size() const { return height * line + 4; }
 };
-/// Returns true if windows are read where they lie: in the image, or in a copy of it with its padding. Neighbouring windows overlap, so
+/// Returns true if windows are read where they lie: in the image, or in a copy of it with its padding. Neighboring windows overlap, so
 /// that gathering them would copy each byte of the image several times. AMX needs whole rows, short lines make short tiles, and a large
 /// copy would be read from memory.
 bool reads_in_place(const ConvParams& p) {

@@ -1,4 +1,4 @@
-// Products of 8-bit matrices: y = (A - a_zero) (B - b_zero) * scale in float32, or quantised again to bytes. They use the integer dot
+// Products of 8-bit matrices: y = (A - a_zero) (B - b_zero) * scale in float32, or quantized again to bytes. They use the integer dot
 // products of AVX512-VNNI or AVX-VNNI, four elements of K at a time, 16-bit products on AVX2, and plain loops elsewhere. Sums are exact in
 // 32 bits, so every machine gives the same result.
 #pragma once

@@ -1,5 +1,5 @@
 // Implements QuantizedMatMul (treadle): y = (A - a_zero) (B - b_zero) * a_scale * b_scale in float32, for 8-bit matrices. It replaces a
-// MatMul of two DequantizeLinear, or MatMulInteger with its scales. With y_scale, the result is quantised as a graph of several nodes
+// MatMul of two DequantizeLinear, or MatMulInteger with its scales. With y_scale, the result is quantized as a graph of several nodes
 // would:
 //   y = Quantize(product + bias)                                  by y_scale
 //   y = Quantize(Dequantize(y) + addend)                          by sum_scale, if it has an addend

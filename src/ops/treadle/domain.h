@@ -13,6 +13,7 @@ std::vector<OpDef> fused_elementwise_ops();
 std::vector<OpDef> fused_matmul_ops();
 std::vector<OpDef> fused_rotary_ops();
 std::vector<OpDef> quantized_matmul_ops();
+std::vector<OpDef> quantized_rows_ops();
 std::vector<OpDef> rounded_matmul_ops();
 
 }  // namespace treadle::ops
