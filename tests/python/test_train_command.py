@@ -454,7 +454,7 @@ def test_labels_of_text_and_of_numbers(train, ort, tmp_path):
         (["--data", "images.npy", "--labels", "images.npy"], "labels"),
         (["--data", "cnn.onnx"], "data are .npz, .npy, .csv"),
         (["--data", "digits.npz", "--validation", "1.5"], "between 0 and 1"),
-        (["--data", "digits.npz", "--batch-size", "0"], "batch_size is 0"),
+        (["--data", "digits.npz", "--batch-size", "0"], '--batch-size takes a number from 1, not "0"'),
         (["--data", "digits.npz", "--batch-size", "2000", "--drop-last"], "1797 samples make no batch of 2000"),
         (["--data", "digits.npz", "--optimizer", "sdg"], 'no optimizer "sdg"; the nearest: sgd'),
         (["--data", "digits.npz", "--learning-rate", "fast"], 'the option learning_rate: "fast" is given, a number from 0 to 1e+30 is expected'),
