@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pathlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 __all__ = ["cmake_dir", "include_dir", "library_dir"]
 
@@ -49,7 +49,7 @@ def _libs() -> list[str]:
 
 
 #: What `python -m treadle` prints for these options: words of a compiler's command line, or one folder.
-FLAGS = {"--cflags": _cflags, "--libs": _libs, "--cmakedir": lambda: [cmake_dir()]}
+FLAGS: dict[str, Callable[[], list[str]]] = {"--cflags": _cflags, "--libs": _libs, "--cmakedir": lambda: [cmake_dir()]}
 
 
 def flags_text(options: Sequence[str]) -> str:

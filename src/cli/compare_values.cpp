@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
-#include <set>
 #include <string_view>
 
 #include "cli/inputs.h"
 #include "core/files/file.h"
 #include "core/values/dispatch.h"
+#include "graph/op_def.h"
 #include "onnx/parse.h"
 #include "session/model.h"
 #include "treadle/data.h"
@@ -98,13 +98,11 @@ void compare_elements(const Tensor& a, const Tensor& b, const Tolerance& toleran
   result.within = result.num_different == 0;
 }
 
-// Operators whose outputs are elements of their inputs: a quantisation step stays one.
-bool moves_elements(std::string_view op_type) {
-  static const std::set<std::string_view> kMovers{
-      "Identity", "Reshape", "Flatten",   "Squeeze",   "Unsqueeze",     "Transpose",    "Slice",        "Split",  "Concat",
-      "Gather",   "MaxPool", "Relu",      "Clip",      "Pad",           "DepthToSpace", "SpaceToDepth", "Expand", "Tile",
-      "Max",      "Min",     "ReduceMax", "ReduceMin", "GlobalMaxPool", "GatherND",     "Upsample"};
-  return kMovers.contains(op_type);
+// True if the node's outputs are elements of its inputs, or bounds of them, so that a quantization step stays one.
+bool moves_elements(const onnx::NodeDef& node) {
+  if (node.op_type == "Relu" || node.op_type == "Clip") return true;
+  const OpDef* const op = find_op(node.domain, node.op_type);
+  return op != nullptr && (op->moves != Moves::no || op->quantization == Quantization::chooses);
 }
 
 double largest_of(const Tensor& scales) {
@@ -150,7 +148,7 @@ std::map<std::string, double> quantization_steps(const Model& model) {
     } else if (op == "DequantizeLinear" && node.inputs.size() > 1) {
       const auto scale = constants.find(node.inputs[1]);
       if (scale != constants.end()) steps[node.outputs[0]] = largest_of(scale->second->contiguous());
-    } else if (moves_elements(op)) {
+    } else if (moves_elements(node)) {
       double step = 0;
       for (const std::string& input : node.inputs)
         if (const auto found = steps.find(input); found != steps.end()) step = std::max(step, found->second);

@@ -141,7 +141,11 @@ def test_a_signal_leaves_no_temporary_files(program, tmp_path, command, ends_by)
     sleeper.write_text(f"#!/bin/sh\ntouch {started}\nsleep 60\n")
     sleeper.chmod(0o755)
     process = subprocess.Popen(
-        [program, *map(str, command), "--python", str(sleeper)], stdout=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(temporary)}, start_new_session=True
+        [program, *map(str, command), "--python", str(sleeper)],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(ends_by, signal.SIG_DFL),  # a shell's background processes ignore some signals
     )
     while not started.exists():
         time.sleep(0.01)

@@ -80,13 +80,14 @@ def test_convolutions_between_quantisations(dtype, seed):
     joined = n.between(n.node("Concat", left, right, axis=1), -1, 3)
     pooled = n.between(n.node("MaxPool", joined, kernel_shape=[2, 2], pads=[1, 0, 0, 1]), -1, 3)
     again = n.between(n.convolution(pooled, 26, 26, 1), -3, 3)
-    total = n.between(n.node("Add", again, pooled), -4, 4)
-    moved = n.between(n.node("Transpose", total, perm=[0, 2, 3, 1]), -4, 4)
+    # Of two scales with a simple ratio, many sums would be half-way between two codes, where a fused sum may round to the other one.
+    total = n.between(n.node("Add", again, pooled), -4.1, 4.03)
+    moved = n.between(n.node("Transpose", total, perm=[0, 2, 3, 1]), -4.1, 4.03)
     model = n.model([2, 3, height, width], moved)
     x = n.rng.normal(0, 1, (2, 3, height, width)).astype(np.float32)
     ours, peers = run_both(model, x)
     # A sum half-way between two codes may be rounded to either of them, and later values then change too.
-    steps = np.rint(np.abs(ours - peers) / (8 / 255))
+    steps = np.rint(np.abs(ours - peers) / (8.13 / 255))
     assert ours.shape == peers.shape
     assert steps.max() <= 2
     assert (steps > 0).mean() < 0.01
