@@ -215,10 +215,11 @@ void register_control(nb::module_& module) {
 
   module.def("register_hook", &add_hook, "point"_a, "group"_a, "function"_a);
   module.def("unregister_hook", &remove_hook, "id"_a);
-  module.def("set_log_callback", &set_python_log_callback, "function"_a.none(), "lowest"_a = 2, "categories"_a = "*", "json"_a = false,
-             "Calls function(severity, message) for messages of at least the severity `lowest` (0 verbose to 4 fatal), in the main thread.\n"
-             "categories: session, run, program, placement, fusion, memory, general, or patterns, separated by commas; of others only\n"
-             "warnings are sent. json: each message is an object of JSON with its values. None restores the default: standard error.");
+  module.def(
+      "set_log_callback", &set_python_log_callback, "function"_a.none(), "lowest"_a = 2, "categories"_a = "*", "json"_a = false,
+      "Calls function(severity, message) for messages of at least the severity `lowest` (0 verbose to 4 fatal), in the main thread.\n"
+      "categories: session, run, program, placement, fusion, memory, general, or patterns, separated by commas; of others only\n"
+      "warnings are sent. json: each message is an object of JSON with its values. None restores the default: standard error.");
   module.def("set_monitor", &set_monitor, "session"_a, "function"_a.none(), "pattern"_a = "*", "inputs"_a = false);
   module.def("monitor_trainer", &monitor_training<train::Trainer>, "trainer"_a, "function"_a.none(), "pattern"_a = "*", "inputs"_a = false);
   module.def("monitor_module", &monitor_training<train::JointModule>, "module"_a, "function"_a.none(), "pattern"_a = "*",
