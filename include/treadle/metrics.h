@@ -49,7 +49,7 @@ struct Metrics {
   std::vector<JobStatus> jobs;  ///< the jobs of this process, with the times for which their runs waited
 };
 
-/// Begins or stops to count runs, for all clients of the process. Counting takes less than 20 ns a run. Off at first, unless
+/// Begins or stops to count runs, for all clients of the process. Counting takes about 20 ns a run. Off at first, unless
 /// TREADLE_METRICS names a file.
 TREADLE_API void count_metrics(bool on = true);
 

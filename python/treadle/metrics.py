@@ -2,7 +2,7 @@
 
     import treadle
 
-    treadle.metrics.count()                    # counting takes less than 20 ns a run
+    treadle.metrics.count()                    # counting takes about 20 ns a run
     text = treadle.metrics.prometheus()        # what a page /metrics returns
     reporter = treadle.metrics.report("/var/lib/prometheus/node-exporter/treadle.prom", seconds=15)
 """
