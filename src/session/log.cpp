@@ -120,6 +120,15 @@ std::string name_of(const HookedRun& run) {
   return run.tag.empty() ? fmt::format("run {}", run.run_id) : fmt::format("run {} ({})", run.run_id, run.tag);
 }
 
+// Formats and sends messages. Like TREADLE_LOG, it never throws: a message that cannot be made must not end the work that it is about.
+template <typename Tell>
+void try_to_tell(Tell&& tell) noexcept {
+  try {
+    tell();
+  } catch (const std::exception&) {
+  }
+}
+
 }  // namespace
 
 void set_log_callback(std::function<void(LogSeverity, std::string_view)> callback, LogSeverity lowest) {
@@ -135,103 +144,120 @@ void set_log_callback(std::function<void(LogSeverity, std::string_view)> callbac
 
 void apply_log_environment() { std::call_once(decided(), read_environment); }
 
-void log_ready(const Runtime& client, std::string_view model) {
-  uint64_t ticks = 0;
-  for (const LoadPhase& phase : client.load.phases())
-    if (phase.parent < 0) ticks += phase.end - phase.start;
-  const double ms = static_cast<double>(ticks) * Recorder::of_process().ns_per_tick() * 1e-6;
-  const MemoryStatistics memory = client.memory.account->statistics();
-  const size_t weights = memory[MemoryClass::weights].bytes, packed = memory[MemoryClass::packed].bytes;
-  std::vector<std::string> devices;
-  for (const auto& device : client.devices.all()) devices.push_back(device->name());
-  const int threads = client.pool->num_threads();
-  const auto id = static_cast<int64_t>(reinterpret_cast<uintptr_t>(&client));
-  log_event(LogLevel::info, LogCategory::session,
-            {{"client", client.name},
-             {"id", id},
-             {"model", model},
-             {"ms", ms},
-             {"threads", int64_t{threads}},
-             {"weight_bytes", static_cast<int64_t>(weights)},
-             {"packed_bytes", static_cast<int64_t>(packed)}},
-            fmt::format("{} of \"{}\" is ready after {:.1f} ms: {} threads, {} bytes of weights, {} of packed weights, on {}", client.name,
-                        model, ms, threads, weights, packed, fmt::join(devices, ", ")));
+void log_ready(const Runtime& client, std::string_view model) noexcept {
+  try_to_tell([&] {
+    uint64_t ticks = 0;
+    for (const LoadPhase& phase : client.load.phases())
+      if (phase.parent < 0) ticks += phase.end - phase.start;
+    const double ms = static_cast<double>(ticks) * Recorder::of_process().ns_per_tick() * 1e-6;
+    const MemoryStatistics memory = client.memory.account->statistics();
+    const size_t weights = memory[MemoryClass::weights].bytes, packed = memory[MemoryClass::packed].bytes;
+    std::vector<std::string> devices;
+    for (const auto& device : client.devices.all()) devices.push_back(device->name());
+    const int threads = client.pool->num_threads();
+    const auto id = static_cast<int64_t>(reinterpret_cast<uintptr_t>(&client));
+    log_event(LogLevel::info, LogCategory::session,
+              {{"client", client.name},
+               {"id", id},
+               {"model", model},
+               {"ms", ms},
+               {"threads", int64_t{threads}},
+               {"weight_bytes", static_cast<int64_t>(weights)},
+               {"packed_bytes", static_cast<int64_t>(packed)}},
+              fmt::format("{} of \"{}\" is ready after {:.1f} ms: {} threads, {} bytes of weights, {} of packed weights, on {}",
+                          client.name, model, ms, threads, weights, packed, fmt::join(devices, ", ")));
+  });
 }
 
-void log_end(const Runtime& client) {
-  const auto runs = static_cast<int64_t>(client.num_runs.load(std::memory_order_relaxed));
-  const auto id = static_cast<int64_t>(reinterpret_cast<uintptr_t>(&client));
-  log_event(LogLevel::info, LogCategory::session, {{"client", client.name}, {"id", id}, {"runs", runs}},
-            fmt::format("{} ends after {} runs", client.name, runs));
+void log_end(const Runtime& client) noexcept {
+  try_to_tell([&] {
+    const auto runs = static_cast<int64_t>(client.num_runs.load(std::memory_order_relaxed));
+    const auto id = static_cast<int64_t>(reinterpret_cast<uintptr_t>(&client));
+    log_event(LogLevel::info, LogCategory::session, {{"client", client.name}, {"id", id}, {"runs", runs}},
+              fmt::format("{} ends after {} runs", client.name, runs));
+  });
 }
 
-void log_run(const Runtime& client, const HookedRun& run) {
-  log_event(LogLevel::verbose, LogCategory::run, {{"client", client.name}, {"run", static_cast<int64_t>(run.run_id)}, {"tag", run.tag}},
-            fmt::format("{} of {} begins", name_of(run), client.name));
+void log_run(const Runtime& client, const HookedRun& run) noexcept {
+  try_to_tell([&] {
+    log_event(LogLevel::verbose, LogCategory::run, {{"client", client.name}, {"run", static_cast<int64_t>(run.run_id)}, {"tag", run.tag}},
+              fmt::format("{} of {} begins", name_of(run), client.name));
+  });
 }
 
-void log_run_end(const Runtime& client, const HookedRun& run, double seconds, std::string_view error) {
-  const double ms = seconds / kMillisecond;
-  const LogLevel level = error.empty() ? LogLevel::verbose : LogLevel::info;
-  if (!log_enabled(level, LogCategory::run)) return;
-  const size_t held = client.memory.account->bytes();
-  log_event(level, LogCategory::run,
-            {{"client", client.name},
-             {"run", static_cast<int64_t>(run.run_id)},
-             {"tag", run.tag},
-             {"ms", ms},
-             {"held_bytes", static_cast<int64_t>(held)},
-             {"error", error}},
-            error.empty() ? fmt::format("{} of {} ends after {:.3f} ms; {} bytes are held", name_of(run), client.name, ms, held)
-                          : fmt::format("{} of {} fails after {:.3f} ms: {}", name_of(run), client.name, ms, error));
+void log_run_end(const Runtime& client, const HookedRun& run, double seconds, std::string_view error) noexcept {
+  try_to_tell([&] {
+    const double ms = seconds / kMillisecond;
+    const LogLevel level = error.empty() ? LogLevel::verbose : LogLevel::info;
+    if (!log_enabled(level, LogCategory::run)) return;
+    const size_t held = client.memory.account->bytes();
+    log_event(level, LogCategory::run,
+              {{"client", client.name},
+               {"run", static_cast<int64_t>(run.run_id)},
+               {"tag", run.tag},
+               {"ms", ms},
+               {"held_bytes", static_cast<int64_t>(held)},
+               {"error", error}},
+              error.empty() ? fmt::format("{} of {} ends after {:.3f} ms; {} bytes are held", name_of(run), client.name, ms, held)
+                            : fmt::format("{} of {} fails after {:.3f} ms: {}", name_of(run), client.name, ms, error));
+  });
 }
 
-void log_compiled(const Runtime& client, std::span<const std::string> fetches, std::span<const std::string> fed, double seconds) {
-  const double ms = seconds / kMillisecond;
-  const std::string fetched = fmt::format("{}", fmt::join(fetches, ", ")), given = fmt::format("{}", fmt::join(fed, ", "));
-  log_event(LogLevel::info, LogCategory::program, {{"client", client.name}, {"fetched", fetched}, {"fed", given}, {"ms", ms}},
-            fmt::format("{} compiles a program in {:.1f} ms, because no run before fetched [{}] and fed [{}] in place of constants or "
-                        "computed values",
-                        client.name, ms, fetched, given));
+void log_compiled(const Runtime& client, std::span<const std::string> fetches, std::span<const std::string> fed, double seconds) noexcept {
+  try_to_tell([&] {
+    const double ms = seconds / kMillisecond;
+    const std::string fetched = fmt::format("{}", fmt::join(fetches, ", ")), given = fmt::format("{}", fmt::join(fed, ", "));
+    log_event(LogLevel::info, LogCategory::program, {{"client", client.name}, {"fetched", fetched}, {"fed", given}, {"ms", ms}},
+              fmt::format("{} compiles a program in {:.1f} ms, because no run before fetched [{}] and fed [{}] in place of constants or "
+                          "computed values",
+                          client.name, ms, fetched, given));
+  });
 }
 
-void log_evicted(const Runtime& client, std::span<const std::string> fetches, std::span<const std::string> fed, size_t most) {
-  const std::string fetched = fmt::format("{}", fmt::join(fetches, ", ")), given = fmt::format("{}", fmt::join(fed, ", "));
-  log_event(LogLevel::info, LogCategory::program, {{"client", client.name}, {"fetched", fetched}, {"fed", given}},
-            fmt::format("{} drops the program that fetches [{}] and is fed [{}], because it keeps {} besides the main one", client.name,
-                        fetched, given, most));
+void log_evicted(const Runtime& client, std::span<const std::string> fetches, std::span<const std::string> fed, size_t most) noexcept {
+  try_to_tell([&] {
+    const std::string fetched = fmt::format("{}", fmt::join(fetches, ", ")), given = fmt::format("{}", fmt::join(fed, ", "));
+    log_event(LogLevel::info, LogCategory::program, {{"client", client.name}, {"fetched", fetched}, {"fed", given}},
+              fmt::format("{} drops the program that fetches [{}] and is fed [{}], because it keeps {} besides the main one", client.name,
+                          fetched, given, most));
+  });
 }
 
-void log_placement(const Runtime& client, std::string_view lines) {
-  std::map<std::string, int64_t, std::less<>> nodes_on;
-  while (!lines.empty()) {
-    const std::string_view line = lines.substr(0, lines.find('\n'));
-    lines.remove_prefix(std::min(line.size() + 1, lines.size()));
-    std::array<std::string_view, 5> fields;  // device, operator, name, first output, and reason
-    std::string_view rest = line;
-    for (std::string_view& field : fields) {
-      field = rest.substr(0, rest.find('\t'));
-      rest.remove_prefix(std::min(field.size() + 1, rest.size()));
+void log_placement(const Runtime& client, std::string_view lines) noexcept {
+  try_to_tell([&] {
+    std::map<std::string, int64_t, std::less<>> nodes_on;
+    while (!lines.empty()) {
+      const std::string_view line = lines.substr(0, lines.find('\n'));
+      lines.remove_prefix(std::min(line.size() + 1, lines.size()));
+      std::array<std::string_view, 5> fields;  // device, operator, name, first output, and reason
+      std::string_view rest = line;
+      for (std::string_view& field : fields) {
+        field = rest.substr(0, rest.find('\t'));
+        rest.remove_prefix(std::min(field.size() + 1, rest.size()));
+      }
+      const auto& [device, op_type, node, output, reason] = fields;
+      ++nodes_on[std::string(device)];
+      if (!log_enabled(LogLevel::verbose, LogCategory::placement)) continue;
+      log_event(
+          LogLevel::verbose, LogCategory::placement,
+          {{"client", client.name}, {"node", node}, {"operator", op_type}, {"output", output}, {"device", device}, {"reason", reason}},
+          fmt::format("{} \"{}\" runs on {}{}{}", op_type, node.empty() ? output : node, device, reason.empty() ? "" : ": ", reason));
     }
-    const auto& [device, op_type, node, output, reason] = fields;
-    ++nodes_on[std::string(device)];
-    if (!log_enabled(LogLevel::verbose, LogCategory::placement)) continue;
-    log_event(LogLevel::verbose, LogCategory::placement,
-              {{"client", client.name}, {"node", node}, {"operator", op_type}, {"output", output}, {"device", device}, {"reason", reason}},
-              fmt::format("{} \"{}\" runs on {}{}{}", op_type, node.empty() ? output : node, device, reason.empty() ? "" : ": ", reason));
-  }
-  std::vector<std::string> counts;
-  for (const auto& [device, nodes] : nodes_on) counts.push_back(fmt::format("{} nodes on {}", nodes, device));
-  log_event(LogLevel::info, LogCategory::placement, {{"client", client.name}},
-            fmt::format("{} has {}", client.name, fmt::join(counts, ", ")));
+    std::vector<std::string> counts;
+    for (const auto& [device, nodes] : nodes_on) counts.push_back(fmt::format("{} nodes on {}", nodes, device));
+    log_event(LogLevel::info, LogCategory::placement, {{"client", client.name}},
+              fmt::format("{} has {}", client.name, fmt::join(counts, ", ")));
+  });
 }
 
-void log_refusals(const Runtime& client, const passes::PassTrace& trace) {
-  for (const auto& [node, refusals] : trace.all_refusals())
-    for (const passes::Refusal& refusal : refusals)
-      log_event(LogLevel::verbose, LogCategory::fusion,
-                {{"client", client.name}, {"node", node}, {"pass", refusal.pass}, {"reason", refusal.reason}},
-                fmt::format("{} leaves \"{}\" alone: {}", refusal.pass, node, refusal.reason));
+void log_refusals(const Runtime& client, const passes::PassTrace& trace) noexcept {
+  try_to_tell([&] {
+    for (const auto& [node, refusals] : trace.all_refusals())
+      for (const passes::Refusal& refusal : refusals)
+        log_event(LogLevel::verbose, LogCategory::fusion,
+                  {{"client", client.name}, {"node", node}, {"pass", refusal.pass}, {"reason", refusal.reason}},
+                  fmt::format("{} leaves \"{}\" alone: {}", refusal.pass, node, refusal.reason));
+  });
 }
 
 }  // namespace treadle
