@@ -66,9 +66,8 @@ class Quantised(Network):
         return self.node("Conv", x, w, bias, group=group, **attributes)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@pytest.mark.parametrize("seed", range(6))
-def test_convolutions_between_quantisations(dtype, seed):
+def convolutions_between_quantisations(dtype, seed, low, high):
+    """Returns a model whose last sum is quantised from `low` to `high`, and its input."""
     n = Quantised(seed, dtype)
     height, width = (int(v) for v in n.rng.integers(9, 24, 2))
     a = n.between("x", -2, 2)
@@ -80,17 +79,33 @@ def test_convolutions_between_quantisations(dtype, seed):
     joined = n.between(n.node("Concat", left, right, axis=1), -1, 3)
     pooled = n.between(n.node("MaxPool", joined, kernel_shape=[2, 2], pads=[1, 0, 0, 1]), -1, 3)
     again = n.between(n.convolution(pooled, 26, 26, 1), -3, 3)
-    # Of two scales with a simple ratio, many sums would be half-way between two codes, where a fused sum may round to the other one.
-    total = n.between(n.node("Add", again, pooled), -4.1, 4.03)
-    moved = n.between(n.node("Transpose", total, perm=[0, 2, 3, 1]), -4.1, 4.03)
-    model = n.model([2, 3, height, width], moved)
-    x = n.rng.normal(0, 1, (2, 3, height, width)).astype(np.float32)
-    ours, peers = run_both(model, x)
+    total = n.between(n.node("Add", again, pooled), low, high)
+    moved = n.between(n.node("Transpose", total, perm=[0, 2, 3, 1]), low, high)
+    return n.model([2, 3, height, width], moved), n.rng.normal(0, 1, (2, 3, height, width)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("seed", range(6))
+def test_convolutions_between_quantisations(dtype, seed):
+    ours, peers = run_both(*convolutions_between_quantisations(dtype, seed, -4.1, 4.03))
     # A sum half-way between two codes may be rounded to either of them, and later values then change too.
     steps = np.rint(np.abs(ours - peers) / (8.13 / 255))
     assert ours.shape == peers.shape
     assert steps.max() <= 2
     assert (steps > 0).mean() < 0.01
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_half_way_between_codes_are_exact_without_fusion(dtype, seed):
+    """The scales' ratio is so simple that a quarter of the sums are half-way: a fused sum is at most two codes off, and the level basic exact."""
+    model, x = convolutions_between_quantisations(dtype, seed, -4, 4)
+    ours, peers = run_both(model, x)
+    assert np.rint(np.abs(ours - peers) / (8 / 255)).max() <= 2
+    options = treadle.SessionOptions()
+    options.graph_optimization_level = treadle.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    exact = treadle.InferenceSession(model, options).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(exact, peers)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
